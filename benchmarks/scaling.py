@@ -15,7 +15,6 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ from gguftools.writing.items import Item
 from gguftools.writing.options import WriteOptions
 from gguftools.writing.pipeline import FilePlan
 from gguftools.writing.work_plan import WorkPlan, plan_work
-from quants import Format, Tensor, format_named
+from quants import Tensor, format_named
 
 
 def late(path: Path, latency: float) -> Mapping[str, Tensor]:
@@ -79,22 +78,14 @@ def deepseek_v3() -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def shaped(name: str, shape: tuple[int, ...], form: Format) -> Tensor:
-    """A tensor of a shape and without values, to plan with."""
-
-    def read(start: int, stop: int) -> Any:
-        raise NotImplementedError
-
-    return Tensor(name, shape, form, read)
-
-
 def plan(recipe: str, cost_model: CostModel) -> WorkPlan:
     """What a recipe of DeepSeek-V3 in BF16 takes, by the formats that the recipe chooses for it."""
     bf16 = format_named("BF16")
     shapes = deepseek_v3()
     facts = ModelFacts("deepseek2", 61, 128, 1, 256)
     choices = choose(recipe_named(recipe), [(n, s, bf16) for n, s in shapes.items()], facts, False, Options())
-    items = [Item(shaped(each.name, shapes[each.name], bf16), each.format) for each in choices]
+    tensors = [Tensor(each.name, shapes[each.name], bf16, read=None) for each in choices]  # type: ignore[arg-type]
+    items = [Item(tensor, each.format) for tensor, each in zip(tensors, choices, strict=True)]
     return plan_work([FilePlan(Path("deepseek-v3.gguf"), Metadata(), tuple(items))], cost_model)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from quants.arguments import PathLike, wrong
 
-from ..io.atomic import InputFiles, check_target, output_path
+from ..io.atomic import NOTHING, check_target, output_path
 from ..models.model import Model, model_of_weights
 from ..quantization.imatrix import ImportanceMatrix, merge, read_imatrix, write_imatrix
 from ..quantization.imatrix_doctor import Finding, examine, filled
@@ -79,7 +79,7 @@ def merge_imatrices(
     model, target = None if fill is None else model_of_weights(fill), output_path(output)
     matrices = [each if isinstance(each, ImportanceMatrix) else read_imatrix(each) for each in imatrices]
     reads = [*(matrix.path for matrix in matrices), *([] if model is None else model.files)]
-    check_target(target, InputFiles(option="--merge").also(reads), overwrite)
+    check_target(target, NOTHING.also(reads), overwrite)
     matrix, remarks = filled(merge(matrices), None if model is None else model.tensors, min_rows)
     write_imatrix(matrix, target, overwrite, reads)
     return MergedImatrix(target, matrix, remarks)

@@ -139,7 +139,7 @@ class _Run:
     def running(self, file: Model) -> "RunningLogits":
         from runtime.evaluation.divergence import RunningLogits
         from runtime.head import output_of
-        from runtime.model import Model as RunningModel
+        from runtime.model import RunningModel
 
         net = RunningModel(file.metadata, file.tensors, threads=self.threads, precision=self.precision)
         return RunningLogits(net.lazy_logits, self.corpus.windows, tokens_at_once(file), output_of(net.network))

@@ -27,7 +27,7 @@ from .workers import Runnable, description, in_turn, opened_once, runnable
 if TYPE_CHECKING:
     from runtime.evaluation.divergence import Base, RunningLogits
     from runtime.evaluation.windows import Window
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.precision import Precision
 
 Ints = NDArray[np.int32]

@@ -5,7 +5,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quants.arguments import PathLike, as_count, as_path
+from quants.arguments import PathLike, as_count, as_path, wrong
 from quants.errors import OptionError
 from runtime.arrays import Doubles
 
@@ -28,7 +28,7 @@ from .tasks.task import Drawn, Task
 
 if TYPE_CHECKING:
     from runtime.evaluation.choices import Choices
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.tokenizer import Tokenizer
 
 TOKENS_AT_ONCE = 2048  # weights are decoded once for all of them
@@ -71,7 +71,7 @@ def evaluate(
     how many, score so far). Raises FileError, also for a model that is changed while it is measured, OptionError (no
     benchmark; a task too long), ModelError, VocabularyError.
     """
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.precision import precision_named, products
 
     options = options or EvaluationOptions()
@@ -143,7 +143,11 @@ def _context_warning(model: Model, parts: Sequence["_Part"]) -> str | None:
 
 
 def _listed(sources: PathLike | Model | Sequence[PathLike | Model]) -> list[PathLike | Model]:
-    return [sources] if isinstance(sources, (str, os.PathLike, Model)) else list(sources)
+    if isinstance(sources, (str, os.PathLike, Model)):
+        return [sources]
+    if not isinstance(sources, Iterable):
+        raise wrong("sources", sources, "a model, or a list of models,")
+    return list(sources)
 
 
 def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:

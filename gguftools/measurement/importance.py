@@ -32,7 +32,7 @@ from .workers import Runnable, in_turn, opened_once, runnable
 if TYPE_CHECKING:
     from runtime.evaluation.perplexity import Windows
     from runtime.importance import Sums
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
 
     from .importance_state import State
 
@@ -92,7 +92,7 @@ def imatrix(
     progress(windows done, of how many, 0.0), first with 0. Raises FileError, also for a model that is changed while it
     is measured, OptionError (a text that is too short), ModelError, VocabularyError.
     """
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.precision import precision_named
 
     options = options or ImatrixOptions()

@@ -119,4 +119,4 @@ def _check_same(earlier: Mapping[str, Any], head: Mapping[str, Any], target: Pat
     }
     for key, why in reasons.items():
         if earlier.get(key) != head[key]:
-            raise FileError(f"{target} was begun {why}", hint="run it without --resume to start anew")
+            raise FileError(f"{target} was begun {why}", hint="run it without `resume` to start anew")

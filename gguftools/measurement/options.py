@@ -4,7 +4,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quants.arguments import PathLike
+from quants.arguments import PathLike, as_count
 
 from .tasks.drawing import SEED
 
@@ -93,3 +93,8 @@ class ImatrixOptions:
     resume: bool = False
     overwrite: bool = False
     executor: Executor | None = None
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for a negative number."""
+        as_count(self.skip_chunks, "skip_chunks", 0)
+        as_count(self.save_every, "save_every", 0)

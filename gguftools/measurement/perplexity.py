@@ -21,7 +21,7 @@ from .texts import NamedText, Texts, TextWindows, texts_named, windows_of
 
 if TYPE_CHECKING:
     from runtime.evaluation.perplexity import Perplexity, Windows
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
 
 log = logging.getLogger(__name__)
 TOKENS_AT_ONCE = 2048  # of several windows together: weights are decoded once for all of them
@@ -88,7 +88,7 @@ def perplexity(
     model that is changed while it is measured, OptionError (a text that is too short), ModelError, VocabularyError.
     """
     from runtime.evaluation.perplexity import windows
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.precision import precision_named, products
     from runtime.profile import Profile
 

@@ -124,7 +124,7 @@ def progress_record(
     for a record of another plan or of changed files, for one that another run is writing, and for a file that is no
     record; OptionError if `path` is an input.
     """
-    check_target(path, replace(reads, option="--record"), overwrite=True)
+    check_target(path, replace(reads, parameter="record"), overwrite=True)
     plan = json.loads(json.dumps(plan))
     head = {KEY: 1, "plan": plan, "files": fingerprint(files), "columns": columns}
     with explained(path, 0):

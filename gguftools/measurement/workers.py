@@ -17,11 +17,11 @@ from quants.errors import FileError, GgufToolsError, OptionError
 
 from ..models.contents import process_source, streamed_tensors
 from ..models.model import Model
-from ..writing.executors import done_elsewhere
+from ..writing.executors import run_on_executor
 from ..writing.remote_tasks import tensors_of
 
 if TYPE_CHECKING:
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.precision import Precision
 
 TEXTS = "tokenizer."  # keys of vocabularies: megabytes that a run on token ids does not need
@@ -43,9 +43,9 @@ class Runnable:
         """Open the model.
 
         Raises FileError if its files were changed, OptionError if this processor computes products differently from the
-        calling process's, and as `runtime.model.Model` does.
+        calling process's, and as `runtime.model.RunningModel` does.
         """
-        from runtime.model import Model as RunningModel
+        from runtime.model import RunningModel
         from runtime.products.precision import products
 
         if products(self.precision) != self.products:
@@ -94,9 +94,9 @@ class _Refused(NamedTuple):
 
 
 def in_turn(executor: Executor, function: Callable[[T], R], tasks: Iterable[T]) -> Generator[tuple[T, R], None, None]:
-    """Yield results as `done_elsewhere` does, in order; an error is raised after the results of the tasks before it."""
+    """Yield results as `run_on_executor`, in order; an error is raised after the results of earlier tasks."""
     attempt: Callable[[T], R | _Refused] = partial(_attempted, function)
-    for task, result in done_elsewhere(executor, attempt, tasks, in_order=True):
+    for task, result in run_on_executor(executor, attempt, tasks, in_order=True):
         if isinstance(result, _Refused):
             if isinstance(result.error, FileError):  # of a worker's files: the run can be resumed with others
                 raise result.error from OSError(str(result.error))

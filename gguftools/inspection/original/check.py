@@ -37,7 +37,7 @@ FILE, RUNS = "file", "runs"
 TOKENS_WRITTEN = 64
 NEED_A_RUN = (PREDICTIONS, REPETITION, END, VECTORS, SPARSITY)
 NAMES = (FILE, KEYS, WEIGHTS, TEMPLATE, TOKENS, SPECIAL, RUNS, *NEED_A_RUN)
-NOTHING = "there is nothing to compare with (--against)"
+NOTHING = "there is no original to compare with"
 CheckProgress = Callable[[int, int, str], None]
 
 

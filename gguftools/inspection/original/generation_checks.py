@@ -12,7 +12,7 @@ from quants.spelling import quote
 from runtime.arrays import Doubles, Floats
 from runtime.batched_generation import written_together
 from runtime.generation import Generation, prompt_ids
-from runtime.model import Model as RunningModel
+from runtime.model import RunningModel
 from runtime.sampling.parameters import Sampling
 from runtime.tokenizer import tokenizer_from_metadata
 

@@ -85,7 +85,7 @@ def check_tokens(model: Model, original: Original | None) -> Check:
     if original is None:
         for text in texts:
             tokenizer.encode(text, parse_special=True)
-        return skipped(TOKENS, f"{len(texts)} texts become tokens; there is nothing to compare them with (--against)")
+        return skipped(TOKENS, f"{len(texts)} texts become tokens; there is no original to compare them with")
     encoders = original.encoders
     if not encoders:
         return skipped(TOKENS, "the original has neither tokenizer.json nor tokenizer.model")

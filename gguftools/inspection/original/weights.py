@@ -94,7 +94,7 @@ def check_zeros(model: Model) -> Check:
         step = max(1, tensor.rows // ROWS)
         if not any(np.any(tensor[row : row + 1]) for row in range(0, tensor.rows, step)):
             faults.append(f"{name} is zero throughout")
-    return judged(WEIGHTS, faults, f"none of {looked} tensors is zero; there is nothing to compare with (--against)")
+    return judged(WEIGHTS, faults, f"none of {looked} tensors is zero; there is no original to compare with")
 
 
 def check_weights(model: Model, original: Model, threads: int | None) -> Check:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from runtime.evaluation.divergence import LazyForward, RunningLogits
     from runtime.evaluation.windows import Window
     from runtime.head import LazyLogits
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.speculation.assistants import Assistant
     from runtime.speculation.blocks import BlockWriter
     from runtime.speculation.readers import Reader

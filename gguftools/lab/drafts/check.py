@@ -35,7 +35,7 @@ from .texts import USUAL_LENGTH, chances, parts, places, temperature_figures
 
 if TYPE_CHECKING:
     from runtime.evaluation.windows import Window
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.speculation.assistants import Assistant
     from runtime.speculation.blocks import BlockWriter
     from runtime.speculation.readers import Reader

@@ -14,7 +14,7 @@ from ...models.model import Model
 from .figures import Costs
 
 if TYPE_CHECKING:
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.sampling.sampler import Distribution, State
     from runtime.speculation.acceptance import Candidate, Uniform, Verdict
     from runtime.speculation.trees import DraftTree

@@ -11,7 +11,7 @@ from .report import Simulation
 
 if TYPE_CHECKING:
     from runtime.evaluation.windows import Window
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.sampling.sampler import Distribution
     from runtime.speculation.acceptance import Candidate, Uniform, Verdict
     from runtime.speculation.decoding import Speculation

@@ -16,7 +16,7 @@ from archs.mtp import faults_beyond
 from archs.registry import architectures
 from archs.validation.model_validators import faults
 from quants import Tensor
-from quants.arguments import PathLike, as_path, as_texts
+from quants.arguments import PathLike, as_path, as_texts, wrong
 from quants.errors import GgufToolsError, ModelError, OptionError, VocabularyError
 from quants.patterns import compile_pattern
 from quants.spelling import quote
@@ -181,6 +181,8 @@ def graft(
     write.check_used(graft, "threads", "progress", "overwrite", "dry_run", "reads")
     opened = open_gguf(stored_file(source))
     body = Body(opened, without_split_keys(opened.metadata), stored_tensors(opened), options.force)
+    if not isinstance(donors, Sequence) or any(not isinstance(each, Sequence) or len(each) != 2 for each in donors):
+        raise wrong("donors", donors, "a list of pairs of a file and what is taken from it")
     others = [(open_gguf(as_path(path, "a donor")), as_texts(patterns, "patterns")) for path, patterns in donors]
     dropped = as_texts(drop, "drop")
     if not (others or dropped or drop_layers or experts is not None):
@@ -338,7 +340,8 @@ def _take(body: Body, donor: GgufFile, patterns: Sequence[str]) -> None:
             _check_architecture(body, donor)
             for reason in mtp_layers.differences(body.metadata, donor.metadata):
                 body.refuse(ModelError(f"{donor.path} computes differently from {body.opened.path}: {reason}", FORCE))
-            body.metadata, tensors = mtp_layers.grafted(body.metadata, body.tensors, donor.metadata, stored, donor.path)
+            found = mtp_layers.with_donor(body.metadata, body.tensors, donor.metadata, stored, donor.path)
+            body.metadata, tensors = found
             for name, (each, old) in tensors.items():
                 _put(body, donor, name, old, each)
             continue

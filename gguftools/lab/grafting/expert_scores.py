@@ -60,7 +60,7 @@ def expert_scores(
     done, of how many, 0.0). Raises FileError, OptionError (a text that is too short), ModelError, VocabularyError.
     """
     from runtime.evaluation.perplexity import windows
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
 
     net = RunningModel(model.metadata, model.tensors, threads=threads)
     sums = ExpertSums(int(model.metadata.get(f"{model.architecture}.expert_count", 0)))

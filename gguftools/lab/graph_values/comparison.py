@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quants import Tensor
-from quants.arguments import PathLike
+from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError, VocabularyError
 
 from ...inspection.graph import GraphNode, ModelGraph, graph
@@ -28,7 +28,7 @@ from .values import Array, NodeValues, Progress, Prompt, is_dump, node_values, r
 TOLERANCE = 1e-3  # of the standard deviation of a value
 NOISE = 1e-5  # standard deviations: rounding of float32 and the order of sums
 JUMP = 4.0  # times the inputs' error is more than one operation adds
-NO_TEXT = "give a text with -p, or ids with --tokens"
+NO_TEXT = "give a `prompt`: a text, or ids of tokens"
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,7 @@ def _reference_type(other: PathLike | Model) -> tuple[str, Path]:
     """Return the type of the reference. Raises FileError for an invalid one."""
     if isinstance(other, Model):
         return "model", other.path
+    as_path(other, "other")
     path = located(other)
     if is_dump(path):
         return "values", path
@@ -189,7 +190,7 @@ def _reference_type(other: PathLike | Model) -> tuple[str, Path]:
         if file.read(4) not in (b"GGUF", b"FUGG"):
             raise FileError(
                 f"{path} cannot be compared with",
-                "a GGUF file, values of --save, a checkpoint's folder or a log of llama-eval-callback is expected",
+                "a GGUF file, saved values, a checkpoint's folder or a log of llama-eval-callback is expected",
             )
     return "model", path
 
@@ -204,7 +205,7 @@ def _tokens(model: Model, prompt: Prompt | None, name: str, known: tuple[int, ..
         what = f"{len(known)} tokens ({_some(known)})"
         raise OptionError(
             f"{name} is of other tokens: it has {what}, the text has {len(tokens)} ({_some(tokens)})",
-            "leave out -p and --tokens: the tokens there are run",
+            "leave out `prompt`: the tokens there are run",
         )
     return tokens
 
@@ -219,7 +220,7 @@ def _check_tokens(model: Model, other: Model, prompt: Prompt | None, tokens: tup
     if isinstance(prompt, str) and (there := tokens_of(other, prompt)) != tokens:
         raise VocabularyError(
             f"{model.path} and {other.path} make other tokens of the text: {_some(tokens)} and {_some(there)}",
-            "give ids with --tokens; `gguftools diff A B --vocab` compares vocabularies",
+            "give ids of tokens as `prompt`; `gguftools diff A B --vocab` compares vocabularies",
         )
 
 

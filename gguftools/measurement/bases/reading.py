@@ -195,4 +195,4 @@ def _matrix(
         if matrix is not None:
             return matrix
     problem = f"{key.path} needs the output matrix of {recorded}, which is not there or was changed"
-    raise FileError(problem, "name a file that has it with --base-model")
+    raise FileError(problem, "name a file that has it with `base_model`")

@@ -115,7 +115,7 @@ def base_writer(
         yield None
         return
     model, corpus, base = run.model, run.corpus, run.base
-    reads = replace(reads, option="--save-base")
+    reads = replace(reads, parameter="save_base")
     how: Any = {"resume": kept is not None, "overwrite": saving.overwrite, "reads": reads}
     if saving.own_form and isinstance(base, RunningLogits):
         path = str(model.path.absolute()) if model.files else str(model.path)

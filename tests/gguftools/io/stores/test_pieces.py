@@ -23,7 +23,7 @@ def original(size: int = 1000, seed: int = 0) -> ByteSource:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "LEAST", LEAST)
+    monkeypatch.setattr(pieces, "MIN_PART", LEAST)
     monkeypatch.setattr(pieces, "MAX_COPIED", 64)
     monkeypatch.setattr(pieces, "STEP", 7)
 

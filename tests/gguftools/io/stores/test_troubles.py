@@ -261,6 +261,6 @@ def test_tricks_in_an_index_are_refused(s3, tmp_path):
     for name in ("../x.safetensors", "s3://other/x.safetensors", "/etc/x.safetensors"):
         (folder / "model.safetensors.index.json").write_text(f'{{"weight_map": {{"a": "{name}"}}}}')
         url = put(folder, "s3://models/tricky")
-        with pytest.raises(FileError, match="which is not the name of a file beside it") as caught:
+        with pytest.raises(FileError, match="which is no name of a file in its folder") as caught:
             convert(url, tmp_path / "x.gguf")
         assert "s3://models/tricky" in str(caught.value)

@@ -22,7 +22,7 @@ from runtime.evaluation.divergence import KL, RunningLogits, divergence
 from runtime.evaluation.stored_states import likeliest
 from runtime.evaluation.windows import Window
 from runtime.head import Output, output_of
-from runtime.model import Model as RunningModel
+from runtime.model import RunningModel
 
 from ....conftest import ROOT
 from ...command_line import typed
@@ -99,7 +99,7 @@ def test_the_matrix_is_found_by_its_digest(measured, files, tmp_path):
     live = write(tmp_path / "base.gguf", (windows, measured[1], other, gone))
     with pytest.raises(FileError, match=r"needs the output matrix of .*gone.gguf") as caught:
         open_base(tmp_path / "base.gguf", others=[files["Q4_0"]])
-    assert "--base-model" in str(caught.value.hint)
+    assert "`base_model`" in str(caught.value.hint)
     with pytest.raises(FileError, match="does not have the output matrix"):
         open_base(tmp_path / "base.gguf", base_model=files["Q4_0"])
     copy.write_bytes(files["F16"].read_bytes())
