@@ -96,9 +96,9 @@ def patch(
 ) -> PatchReport:
     """Make or apply a delta between two versions of a model's file, as the command `patch` does.
 
-    action: "make" is `make_patch(old, other, output)`, where `other` is the new version; "apply" is
-    `apply_patch(old, other, output)`, where it is the delta. Their arguments and errors; OptionError for another
-    action, and for `trust` with "make".
+    action: "make" is `make_patch(old, other, output)`, where `other` is the new version; "apply" is `apply_patch(old,
+    other, output)`, where it is the delta. trust, overwrite, dry_run, progress: as of these functions. Raises as they
+    do, and OptionError for another action, and for `trust` with "make".
     """
     if action not in ("make", "apply"):
         raise OptionError(f"there is nothing to do that is called {quote(action)}", "the action is make or apply")
