@@ -43,7 +43,7 @@ from .rope import rope_scaling
 MAX_STEPS = 3  # of MAX_TOKENS each: from there on it is faster to decode weights once for all
 
 
-class Model:
+class RunningModel:
     """A model ready to run; weights stay as they are stored.
 
     metadata: key → value; tensors: name → Tensor, as a GGUF file has them. threads: None for all processors. precision:
@@ -74,7 +74,7 @@ class Model:
         self.tensors = tensors = all_readable(tensors)
         if has_only_mtp(metadata, tensors):
             problem = "the file has only the MTP layers: a draft, no model"
-            raise ModelError(problem, "run it with the model: gguftools generate MODEL --draft FILE")
+            raise ModelError(problem, "run it with the model: `gguftools generate MODEL --draft FILE`")
         check_model(self.architecture, metadata, tensors)
         _check_finite(tensors)
         keys, numbers = Keys.of(self.architecture, metadata), read_hparams(self.architecture, metadata, tensors)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from runtime.hessians import Hessians
     from runtime.layer import Layer
     from runtime.layerwise import Batch
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.block_diagonal import BlockDiagonal
 
 Floats = NDArray[np.float32]
@@ -66,7 +66,7 @@ def encode_layers(
     (see `columns_within`). write: threads, and progress(bytes of weights done, of how many, layer). workers: encode
     rows instead of this process. Raises ModelError for a model that cannot be run layer by layer, FileError.
     """
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
 
     threads, progress = thread_count(write.threads), write.progress or (lambda *_: None)
     net = RunningModel(layers.metadata, layers.tensors, threads=threads)
@@ -134,7 +134,7 @@ class _Work:
     def _begin(self, ids: NDArray[np.int64], as_it_was: bool = False) -> list["Batch"]:
         """Embed texts, with the output's embedding, or with the model's if `as_it_was`."""
         from runtime import layerwise
-        from runtime.model import Model as RunningModel
+        from runtime.model import RunningModel
 
         net = self.net
         if EMBEDDING in self.kept.tensors and not as_it_was:

@@ -134,7 +134,7 @@ class Search:
         return float(self.kept.figures[figure])
 
     def _rounded(self, formats: Mapping[str, str]) -> Any:
-        from runtime.model import Model as RunningModel
+        from runtime.model import RunningModel
 
         made = {name: self._encoded(name, form) for name, form in formats.items()}
         return RunningModel(self.net.metadata, {**self.net.tensors, **made}, threads=self.net.threads)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from runtime.hessians import Hessians
     from runtime.layer import Layer
     from runtime.layerwise import Batch
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.block_diagonal import BlockDiagonal
 
 Floats = NDArray[np.float32]
@@ -331,7 +331,7 @@ class _Measurement:
 
         head: the weight that makes logits, the embedding if tied.
         """
-        from runtime.model import Model as RunningModel
+        from runtime.model import RunningModel
         from runtime.products.block_diagonal import weighted_sum
 
         by_name: dict[str, list[tuple[Part, BlockDiagonal]]] = {}

@@ -199,7 +199,7 @@ def measured(
     output: the file next to which measurements are kept, until the block ends well; None: in a temporary folder. Raises
     what reading the texts raises, ModelError, FileError.
     """
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
 
     layers, threads = int(model.metadata.get(f"{model.architecture}.block_count", 1)), thread_count(run.threads)
     total, done = layers + STEPS, 0

@@ -79,7 +79,7 @@ def with_donor(
         raise OptionError(f"{path} has no MTP layers ('{name}.{COUNT}')")
     if has_only_mtp(donor, donated) and f"{name}.hyper_connection.count" in metadata and not _has_own_mean(mtp_tensors):
         problem = f"a {name} model's file has no place for what makes one of the streams of {path}"
-        raise OptionError(problem, "the file drafts as it is: generate MODEL --draft FILE")
+        raise OptionError(problem, "the file drafts as it is: `gguftools generate MODEL --draft FILE`")
     for old in [tensor for tensor in tensors if _layer(tensor) >= trunk]:
         del tensors[old]
     new = metadata.copy()

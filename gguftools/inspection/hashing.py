@@ -129,7 +129,7 @@ def read_manifest(path: PathLike) -> list[Digest]:
 def _files(names: Iterable[str]) -> dict[str, str]:
     """Return the file of each FILE:TENSOR whose file has its own line: the longest match, as names may have colons."""
     files: dict[str, str] = {}
-    begun: list[str] = []  # names that the one at hand begins with
+    begun: list[str] = []  # names that are prefixes of the current one
     for name in sorted(names, key=lambda name: f"{name}:"):
         while begun and not name.startswith(f"{begun[-1]}:"):
             begun.pop()

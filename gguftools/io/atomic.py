@@ -38,12 +38,12 @@ class InputFiles:
     """List the files that a command reads, which it must not write.
 
     paths: files, and folders, all of whose files but GGUF files count. states: for files that are read until the end,
-    what they were before they were first read. option: the option that names the command's output, for hints.
+    what they were before they were first read. parameter: the one that names the output, for hints.
     """
 
     paths: tuple[Path, ...] = ()
     states: Mapping[Path, State] = field(default_factory=dict)
-    option: str = "-o"
+    parameter: str = "output"
 
     def also(self, paths: Iterable[PathLike | None]) -> "InputFiles":
         """Return these and more paths; None is ignored."""
@@ -65,7 +65,7 @@ class InputFiles:
                 return
             is_read = any(os.path.samestat(info, status) for path in every for status in _files_of(path))
         if is_read:
-            hint = f"name another output with {self.option}"
+            hint = f"name another `{self.parameter}`"
             raise OptionError(f"{target} is read, so it cannot be written", hint)
 
     def check_unchanged(self) -> None:
@@ -136,7 +136,7 @@ def check_target(target: Path, reads: InputFiles = NOTHING, overwrite: bool = Fa
         if not target.is_writable:
             raise FileError(f"nothing is written to {target.scheme}:// addresses", hint="name another output")
         if not overwrite and state_of(target) != NO_FILE:
-            raise FileError(f"{target} already exists", hint="pass --overwrite to replace it")
+            raise FileError(f"{target} already exists", hint="pass `overwrite` to replace it")
         return
     if not target.parent.is_dir():
         raise FileError(f"there is no folder {target.parent} to write {target.name} to", hint="create it first")
@@ -148,7 +148,7 @@ def check_target(target: Path, reads: InputFiles = NOTHING, overwrite: bool = Fa
     if not is_there:
         return
     if not overwrite:
-        raise FileError(f"{target} already exists", hint="pass --overwrite to replace it")
+        raise FileError(f"{target} already exists", hint="pass `overwrite` to replace it")
     if left is not None:
         return
     if not target.is_file():
@@ -263,7 +263,7 @@ def _check_free(file: PendingFile) -> None:
 
 
 def _taken(target: Path) -> FileError:
-    hint = "another program wrote it meanwhile; pass --overwrite to replace it"
+    hint = "another program wrote it meanwhile; pass `overwrite` to replace it"
     return FileError(f"{target} already exists", hint=hint)
 
 

@@ -38,7 +38,7 @@ def new_folder(
     prepare_folder(target)
     replaces = target.is_dir() and any(target.iterdir())
     if replaces and not overwrite:
-        raise FileError(f"{target} already exists", hint="pass --overwrite to replace its files")
+        raise FileError(f"{target} already exists", hint="pass `overwrite` to replace its files")
     for path in _instead(target, instead or {}, instead or {}) if replaces else ():
         check_target(path, reads, overwrite=True)
     within = target / target.name if replaces else target  # the folder may be a mount point

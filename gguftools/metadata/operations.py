@@ -171,7 +171,7 @@ class SetSpecialToken:
 
     @property
     def key(self) -> str:
-        """The key of its id. Raises OptionError for an unknown role."""
+        """Return the key of its id. Raises OptionError for an unknown role."""
         if self.role not in SPECIAL_TOKENS:
             hint = did_you_mean(self.role, SPECIAL_TOKENS, f"they are {', '.join(SPECIAL_TOKENS)}")
             raise OptionError(f"there is no special token {self.role!r}", hint)

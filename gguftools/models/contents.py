@@ -75,7 +75,7 @@ class Contents:
 
     @property
     def metadata(self) -> Metadata:
-        """Values by key; setting takes any mapping of plain data or Values."""
+        """Return values by key; setting takes any mapping of plain data or Values."""
         return self._metadata
 
     @metadata.setter
@@ -84,7 +84,7 @@ class Contents:
 
     @property
     def tensors(self) -> Tensors:
-        """Tensors by name, in order; setting takes any mapping of Tensors or arrays, and gives them its names."""
+        """Return tensors by name, in order; setting takes a mapping of Tensors or arrays, and gives them its names."""
         return self._tensors
 
     @tensors.setter
@@ -94,35 +94,35 @@ class Contents:
 
     @property
     def path(self) -> Path:
-        """The file or folder, as it was named; for a model made of arrays, a name."""
+        """Return the file or folder, as it was named; for a model made of arrays, a name."""
         return self.origin.path
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files that its tensors are read from; none for a model made of arrays."""
+        """Return all files that its tensors are read from; none for a model made of arrays."""
         return self.origin.files
 
     @property
     def is_as_opened(self) -> bool:
-        """Whether its tensors are those of the files that it was opened from, none of them made or changed since."""
+        """Return whether its tensors are those of the files that it was opened from, unchanged."""
         opened = self._opened if self.file is None else self.file.tensors
         tensors = self.tensors.data
         return opened is not None and list(opened) == list(tensors) and all(tensors[n] is opened[n] for n in opened)
 
     @property
     def architecture(self) -> str:
-        """`general.architecture`; empty where the metadata does not say."""
+        """Return `general.architecture`; empty where the metadata does not say."""
         name = self.metadata.get("general.architecture", "")
         return name if isinstance(name, str) else ""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors, as they are stored."""
+        """Return the bytes of all tensors, as they are stored."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     @property
     def chat_template(self) -> str | None:
-        """The template that conversations are rendered with; setting None removes it."""
+        """Return the template that conversations are rendered with; setting None removes it."""
         return self.metadata.get(CHAT_TEMPLATE)
 
     @chat_template.setter
@@ -134,13 +134,13 @@ class Contents:
 
     @property
     def context_length(self) -> int | None:
-        """Tokens that the model was made for, if the file says it."""
+        """Return the number of tokens that the model was made for, if the file says it."""
         length = self.metadata.get(f"{self.architecture}.context_length")
         return int(length) if isinstance(length, (int, np.integer)) and length > 0 else None
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Made from the metadata alone: `encode(text)` → ids, `decode(ids)` → text.
+        """Make the tokenizer, from the metadata alone: `encode(text)` → ids, `decode(ids)` → text.
 
         Raises VocabularyError where there is no vocabulary, or one we can't run.
         """

@@ -89,7 +89,7 @@ def planner_of(
     tensors: Mapping[str, Tensor] | None = None,
     only_rules: bool = False,
 ) -> Planner:
-    """What plans a model's outputs, one of each recipe, from its tensors, as `streamed` gives them if not given.
+    """Plan a model's outputs, one of each recipe. tensors: as `streamed_tensors` gives them, if not given.
 
     Raises FileError for no model.
     """

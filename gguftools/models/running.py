@@ -12,7 +12,7 @@ from .contents import Contents
 from .generation import Drafts, GenerateOptions, grammar_of
 
 if TYPE_CHECKING:
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.sampling.grammar import Grammar
     from runtime.speculation.assistants import Assistant
     from runtime.speculation.blocks import BlockWriter
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def running_model(contents: Contents, threads: int | None = None) -> RunningModel:
     """Return what computes logits, kept until something of the model changes. Raises ModelError, OptionError."""
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
 
     metadata = contents.metadata
     parts = [threads, *map(metadata.value, metadata), *contents.tensors.data.values()]

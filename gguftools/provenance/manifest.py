@@ -160,7 +160,7 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
         return _stored_object(path, what)
     try:
         if not path.is_file():
-            hint = "`--manifest` of quantize and convert writes one" if what == "manifest" else None
+            hint = "quantize and convert write one with `manifest`" if what == "manifest" else None
             raise FileError(f"there is no {what} {path}", hint)
         size = path.stat().st_size
         if size > MAX_BYTES:

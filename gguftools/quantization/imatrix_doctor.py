@@ -130,7 +130,7 @@ def filled(
     of its up projection. min_rows: experts that saw fewer inputs are filled up with the mean of all experts of their
     weight; those that saw none become that mean. Raises OptionError for an invalid number.
     """
-    as_count(min_rows, "min_rows")
+    as_count(min_rows, "min_rows", 0)
     entries, notes = dict(matrix.entries), []
     if tensors is not None:
         for name in _wanted(tensors):

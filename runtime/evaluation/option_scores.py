@@ -13,16 +13,16 @@ from .. import ops
 from ..arrays import Floats
 from ..layer import ForwardContext, Layer
 from ..mixers.attention import BIDIRECTIONAL, attend
-from ..model import Model
+from ..model import RunningModel
 from ..products.matmul import matmul
 
 
-def has_option_scores(model: Model) -> bool:
+def has_option_scores(model: RunningModel) -> bool:
     """Return whether the file has such a head."""
     return model.network.keys.get("decision.type") in ("laya", "kev")
 
 
-def option_scores(model: Model, states: Floats) -> Floats:
+def option_scores(model: RunningModel, states: Floats) -> Floats:
     """Return states (texts, n, width) → (texts, n, scores): 3 of Laya, the widths of a query and a key of Kev."""
     if model.network.keys.get("decision.type") == "kev":
         return linear(model, "cls.output", states.reshape(-1, states.shape[-1])).reshape(*states.shape[:2], -1)
@@ -38,7 +38,7 @@ def option_scores(model: Model, states: Floats) -> Floats:
     return np.concatenate(parts, axis=1).reshape(*states.shape[:2], -1)
 
 
-def head_layers(model: Model) -> list[Layer]:
+def head_layers(model: RunningModel) -> list[Layer]:
     """Return the layers of the head, which come after the encoder's."""
     grouped, first = by_layer(model.tensors), len(model.network.layers)
     count = int(model.network.keys.need("decision.block_count"))
@@ -60,7 +60,7 @@ def _through(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
     return x + forward.project(layer, "ffn_down", np.maximum(hidden, np.float32(0)))
 
 
-def linear(model: Model, name: str, x: Floats) -> Floats:
+def linear(model: RunningModel, name: str, x: Floats) -> Floats:
     """Return x (n, width) times a matrix outside of the layers, plus its bias."""
     tensors = model.network.global_tensors
     weight, bias = tensors.need(f"{name}.weight"), tensors.array(f"{name}.bias")

@@ -24,7 +24,7 @@ from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
 from ..layer import ForwardContext, Layer
 from ..mixers.attention import AttentionOptions, attend
-from ..model import Model
+from ..model import RunningModel
 from ..products.matmul import gather, matmul
 from ..rope import apply_rope
 from ..sampling.sampler import State
@@ -49,7 +49,11 @@ class BlockWriter:
     """Such a draft model's file, ready to run with a model. layers: of the model those whose inputs it reads."""
 
     def __init__(
-        self, model: Model, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
+        self,
+        model: RunningModel,
+        architecture: Architecture,
+        metadata: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
     ) -> None:
         """Load the file. model: the target. Raises ModelError if they don't belong together, or the file contradicts
         itself.
@@ -66,7 +70,7 @@ class BlockWriter:
         self.causal = bool(keys.get("attention.causal"))
         self._check(model)
 
-    def _check(self, model: Model) -> None:
+    def _check(self, model: RunningModel) -> None:
         width, own = model.network.hparams.width, self.network.global_tensors
         check_layers(model, self.layers)
         if own.need("fc.weight").width != width * len(self.layers):

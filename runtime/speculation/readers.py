@@ -27,7 +27,7 @@ from ..head import LazyLogits, output_of
 from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
 from ..layer import ForwardContext, Layer, Network
-from ..model import Model
+from ..model import RunningModel
 from ..mtp import mtp_forward, next_token_network
 from ..products.matmul import gather
 from ..rope import rope_scaling
@@ -36,7 +36,7 @@ from ..rope import rope_scaling
 class Reader(Protocol):
     """model: the target. layers: those of it whose inputs are read; none: the last norm's output."""
 
-    model: Model
+    model: RunningModel
     layers: tuple[int, ...]
 
     def begin(self, states: Floats) -> Floats:
@@ -54,7 +54,7 @@ class OwnLayer:
 
     layers: tuple[int, ...] = ()
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: RunningModel) -> None:
         """Raise ModelError for a model without such a layer, or with an unsupported one."""
         model.next_tokens  # noqa: B018
         self.model = model
@@ -72,7 +72,7 @@ class MtpLayer:
 
     layers: tuple[int, ...] = ()
 
-    def __init__(self, model: Model, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, model: RunningModel, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Load the file, as `Eagle3`."""
         name, tensors = str(metadata["general.architecture"]), all_readable(tensors)
         architecture, own = of_file(name, metadata), Layer("", by_layer(tensors)[""])
@@ -117,7 +117,7 @@ def draft_network(architecture: Architecture, metadata: Mapping[str, Any], tenso
     )
 
 
-def check_layers(model: Model, layers: Sequence[int]) -> None:
+def check_layers(model: RunningModel, layers: Sequence[int]) -> None:
     """Raise ModelError if a target cannot give the inputs of these layers."""
     if not model.gives_inputs:
         raise ModelError(f"such a draft model can't read the states of a model of {model.architecture.name}")
@@ -134,7 +134,7 @@ class Tables(NamedTuple):
     drafted: Ids | None
 
     @classmethod
-    def of(cls, network: Network, model: Model) -> "Tables":
+    def of(cls, network: Network, model: RunningModel) -> "Tables":
         own, outside = network.global_tensors, model.network.global_tensors
         table = (own if "token_embd.weight" in own else outside).need("token_embd.weight")
         output = own.need("output.weight") if "output.weight" in own else output_of(model.network).weight
@@ -155,7 +155,11 @@ class Eagle3:
     """
 
     def __init__(
-        self, model: Model, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
+        self,
+        model: RunningModel,
+        architecture: Architecture,
+        metadata: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
     ) -> None:
         """Load the file. model: the target. metadata, tensors: of the draft model's file.
 
@@ -168,7 +172,7 @@ class Eagle3:
         self.words = model.vocabulary_size
         self._check(model, int(keys.need("target_hidden_size")))
 
-    def _check(self, model: Model, width: int) -> None:
+    def _check(self, model: RunningModel, width: int) -> None:
         wide = model.network.hparams.width
         check_layers(model, self.layers)
         if width != wide:

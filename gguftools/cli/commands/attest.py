@@ -31,8 +31,8 @@ def attest(
     threads: int | None = None,
     json: bool = False,
 ) -> None:
+    from ...lab.reproduction import Provenance, verify_attestation
     from ...lab.reproduction import attest as write
-    from ...lab.reproduction import verify_attestation
     from ..ui import bytes_progress, print_line, said, usage
 
     if verify and source is not None:
@@ -54,10 +54,7 @@ def attest(
     with bytes_progress(f"attest {file.name}") as progress:
         made = write(
             file,
-            manifest=manifest_file,
-            source=source,
-            recipe=recipe,
-            imatrix=imatrix,
+            Provenance(manifest_file, source, recipe, imatrix),
             output=output,
             sign=sign,
             overwrite=overwrite,

@@ -101,7 +101,7 @@ def _run(source: "Model", run: ValueOptions) -> "tuple[NodeValues | None, Compar
     if given is None and not run.against:
         usage("there is no text to run", "give a text with -p, or ids with --tokens")
     read = run.against if run.against and run.against.is_file() else None
-    reads = InputFiles(option="--save").also([*source.files, read])
+    reads = InputFiles(parameter="save").also([*source.files, read])
     target = None if run.save is None else check_output(run.save, run.overwrite, reads)
     note_before_running(source, run.threads)
     comparison = None

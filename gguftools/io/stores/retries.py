@@ -19,7 +19,7 @@ MIN_BYTES = 4096  # within the timeout; a slower connection counts as broken
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between tries
 TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # statuses that may pass
 FIRST_HINT = "check the URL and the connection"
-CUT_OFF = "check the connection; the same command with --resume goes on from what was written"
+CUT_OFF = "check the connection; the same run with `resume` goes on from what was written"
 
 Bytes = NDArray[np.uint8]
 Receive = Callable[[int, bytearray], None]
@@ -41,7 +41,7 @@ def lost_race(path: StorePath, existed: bool) -> FileError:
     """Return the error for an object that another program wrote meanwhile. existed: it was to be replaced."""
     if existed:
         return FileError(f"{path} was replaced by another program meanwhile", hint="run it again")
-    return FileError(f"{path} already exists", "another program wrote it meanwhile; pass --overwrite to replace it")
+    return FileError(f"{path} already exists", "another program wrote it meanwhile; pass `overwrite` to replace it")
 
 
 def receive_all(what: str, begin: int, end: int, receive: Receive, is_first: bool = False) -> Bytes:

@@ -215,7 +215,7 @@ class Upload:
                 answer["Content"] = await answer["Body"].read(1 << 16)
             return answer
 
-        hint = CUT_OFF if self._resume else "check the connection; a run that is begun with --resume can be taken up"
+        hint = CUT_OFF if self._resume else "check the connection; a run that is begun with `resume` can be taken up"
         what = f"{self.path} cannot be written"
         return retried(what, lambda: ask(self._fs, self.path, request), self.stopped, hint=hint)
 

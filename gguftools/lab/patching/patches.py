@@ -228,7 +228,7 @@ def apply_patch(
     steps.what = f"verifying {opened.path.name}"
     if not is_local:
         check_digest(patch)
-    is_verified_later = is_local and opened.is_stored and not dry_run  # what is made of it is what is read
+    is_verified_later = is_local and opened.is_stored and not dry_run  # the new file is verified instead
     warnings = []
     if not (is_verified_later or (trust and not is_local) or _is_version(opened, patch)):
         _verify(opened, patch, steps)

@@ -37,13 +37,13 @@ def write_html(
     target = output_path(path)
     check_html_target(target, overwrite, reads)
     text = html(data, source)
-    with atomic_output(target, "w", overwrite, InputFiles(option="--html").also(reads)) as file:
+    with atomic_output(target, "w", overwrite, InputFiles(parameter="html").also(reads)) as file:
         file.write(text)
 
 
 def check_html_target(path: PathLike, overwrite: bool = False, reads: Sequence[PathLike] = ()) -> None:
     """Raise, before long work, the error that writing the page would end with: of its path, of the extra `report`."""
-    check_target(output_path(path), InputFiles(option="--html").also(reads), overwrite)
+    check_target(output_path(path), InputFiles(parameter="html").also(reads), overwrite)
     with charts.drawing():
         pass
 

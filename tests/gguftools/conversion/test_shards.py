@@ -170,7 +170,7 @@ def test_refusals(tmp_path):
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
     with pytest.raises(FileError, match="already exists") as caught:
         split(path, max_tensors=5)
-    assert "--overwrite" in caught.value.hint
+    assert "`overwrite`" in caught.value.hint
     with pytest.raises(OptionError, match="is a shard already"):
         split(first)
     with pytest.raises(FileError, match="already exists"):

@@ -19,7 +19,7 @@ from gguftools.writing.options import WriteOptions
 from quants import decode, encode
 from quants.errors import FormatError, OptionError
 from quants.exact import exact_blocks, formats_that_fit
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests.archs.checkpoints import build
 from tests.archs.prequantized.test_libraries import FILES, settings
 from tests.archs.prequantized.writers import (
@@ -114,7 +114,7 @@ def test_logits_are_those_of_the_float_file(tmp_path: Path) -> None:
     convert(folder, tmp_path / "exact.gguf", "exact")
     convert(plain, tmp_path / "plain.gguf", "f32")
     models = (gguftools.open(tmp_path / f"{name}.gguf") for name in ("exact", "plain"))
-    logits, wanted = (Model(each.metadata, each.tensors, precision="exact").logits(TOKENS) for each in models)
+    logits, wanted = (RunningModel(each.metadata, each.tensors, precision="exact").logits(TOKENS) for each in models)
     assert np.abs(logits - wanted).max() <= 1e-5 * wanted.std()
 
 

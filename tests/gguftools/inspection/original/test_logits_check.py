@@ -11,9 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from gguftools.__main__ import build_app
 from gguftools.cli.ui import print_report
 from gguftools.conversion.convert import convert
 from gguftools.inspection.original import logits_check
@@ -26,13 +24,14 @@ from quants.errors import ModelError, OptionError
 from .... import zoo_build
 from ....conftest import ROOT
 from ....zoo import ZOO
+from ...command_line import typed
 
 MODEL = ROOT / "examples" / "austen-4m"
 
 
 def run(*arguments) -> tuple[int, str]:
-    done = CliRunner().invoke(build_app(), ["convert", *map(str, arguments)])
-    return done.exit_code, done.output
+    done = typed("convert", *map(str, arguments))
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_without_torch(monkeypatch, tmp_path):
