@@ -65,7 +65,7 @@ def test_values_are_clamped_before_norms_or_after_them(name, monkeypatch):
     model = model_of(name, layer(attn_q_norm=(WIDTH,), attn_k_norm=(WIDTH,)), **{"attention.clamp_kqv": 0.25})
     seen = {}
 
-    def attend(q, k, v, **rest):
+    def attend(q, k, v, *rest, **more):
         seen.update(q=q, v=v)
         return q.reshape(len(q), -1)
 
