@@ -35,11 +35,15 @@ def imatrix_info(
     from ...inspection.importance import imatrix_info as examine
     from ...inspection.importance import merge_imatrices
     from ...models.model import model_of_weights
-    from ..ui import note, print_json, print_line, print_matrix
+    from ..ui import named_progress, note, print_json, print_line, print_matrix
 
     model = None if check_model is None else model_of_weights(check_model)
-    found = [examine(path, model, statistics=show_statistics) for path in matrices]
-    merged = None
+    found, merged = [], None
+    with named_progress("examine") as progress:
+        for i, path in enumerate(matrices):
+            progress(i, len(matrices), path.name)
+            found.append(examine(path, model, statistics=show_statistics))
+        progress(len(matrices), len(matrices), "")
     if merge is not None:
         given = [each.matrix for each in found]
         merged = merge_imatrices(

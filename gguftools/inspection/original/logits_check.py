@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from archs.small_files import read_json_object
 from quants.arguments import PathLike
 from quants.errors import ModelError, OptionError
+from runtime.arrays import Floats
 
 from ...io.naming import is_remote
 from ...io.stores.path import first_line
@@ -20,19 +20,19 @@ from ...models.model import load
 from ...writing.report import LogitReport, OutputReport
 
 if TYPE_CHECKING:
-    from runtime.model import Model
+    from runtime.model import RunningModel
 
 PROMPT = 32  # tokens
 SEED = 0
 
-Floats = NDArray[np.float32]
-Prompt = tuple[list[int], list[int]]  # token ids, and those of the decoder of a model with two sides, which is compared
+Progress = Callable[[int, int, str], None]
+Prompt = tuple[list[int], list[int]]  # token ids, and those of the decoder of an encoder-decoder model
 
 
 def require_checkable(source: PathLike, changed: bool = False) -> None:
     """Raise OptionError where a conversion of `source`, `changed` or not, could not be checked afterwards."""
     if importlib.util.find_spec("torch") is None:
-        hint = 'pip install "gguftools[verify]", or leave out --check-logits'
+        hint = 'pip install "gguftools[verify]", or leave out `check_logits`'
         raise OptionError("checking compares with transformers on torch, which is not installed", hint)
     if is_remote(source):
         problem = f"checking needs the model in a folder; {source} is read without a copy"
@@ -41,26 +41,31 @@ def require_checkable(source: PathLike, changed: bool = False) -> None:
         raise OptionError("adapters and predictors make another model than the one to compare with")
 
 
-def check_output(output: OutputReport, folder: PathLike, prompts: int) -> LogitReport:
+def check_output(output: OutputReport, folder: PathLike, prompts: int, progress: Progress | None = None) -> LogitReport:
     """Compare a converted file with the checkpoint it comes from, on so many random prompts.
 
-    Needs torch, and memory for the model in float32. Raises ModelError where transformers can't load the checkpoint
-    without running code from it, or the runtime can't run the file.
+    Needs torch, and memory for the model in float32. progress(prompts run, of how many, what runs them): each prompt
+    counts twice. Raises ModelError where transformers can't load the checkpoint without running code from it, or the
+    runtime can't run the file.
     """
+    report = progress or (lambda done, total, what: None)
     model = load(output.file)
     asked = list(islice(_prompts(model, Path(folder)), prompts))
     differences = []
-    for prompt, wanted in zip(asked, _truth(model, Path(folder), asked), strict=True):
+    truth = _truth(model, Path(folder), asked, report)
+    for i, (prompt, wanted) in enumerate(zip(asked, truth, strict=True)):
+        report(len(asked) + i, 2 * len(asked), "the converted file")
         logits = model.logits(*prompt)
         if logits.shape != wanted.shape:
             raise ModelError(f"{output.file} gives logits {logits.shape}, transformers {wanted.shape}")
         differences.append(float(np.abs(logits - wanted).max() / wanted.std()))
+    report(2 * len(asked), 2 * len(asked), "")
     exact = all(tensor.format in (tensor.source, "F32") for tensor in output.tensors)
     tokens = sum(len(tokens) for tokens, _ in asked)
     return LogitReport(len(asked), tokens, float(np.max(differences)), exact)
 
 
-def _prompts(model: "Model", folder: Path) -> Iterator[Prompt]:
+def _prompts(model: "RunningModel", folder: Path) -> Iterator[Prompt]:
     """Yield random prompts without end, and without the padding token, which some models count no position for."""
     config = read_json_object(folder / "config.json")
     ids = np.setdiff1d(np.arange(model.vocabulary_size), config.get("pad_token_id") or 0)
@@ -72,15 +77,17 @@ def _prompts(model: "Model", folder: Path) -> Iterator[Prompt]:
         yield tokens, [] if model.encoder_decoder is None else [start, *following[1:]]
 
 
-def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt]) -> list[Floats]:
+def _truth(model: "RunningModel", folder: Path, prompts: Sequence[Prompt], progress: Progress) -> list[Floats]:
     """Return the original's logits (tokens, vocabulary) of each prompt; an encoder's last hidden states."""
     import torch
 
     with quiet_transformers():
+        progress(0, 2 * len(prompts), "transformers")
         original = loaded_original(model, folder)
         logits = []
         with torch.no_grad():
-            for ids in prompts:
+            for i, ids in enumerate(prompts):
+                progress(i, 2 * len(prompts), "transformers")
                 inputs = zip(("input_ids", "decoder_input_ids"), ids, strict=True)
                 result = original(**{name: torch.tensor([each]) for name, each in inputs if each})
                 values = result.logits if "logits" in result else result.last_hidden_state
@@ -89,7 +96,7 @@ def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt]) -> list[Floa
 
 
 def loaded_original(
-    model: "Model", folder: Path, hint: str = "convert it without --check-logits"
+    model: "RunningModel", folder: Path, hint: str = "convert it without `check_logits`"
 ) -> Callable[..., Any]:
     """Return the checkpoint as transformers runs it, in float32. Raises ModelError, with this hint, where it cannot."""
     import torch
@@ -107,7 +114,7 @@ def loaded_original(
             trust_remote_code=False,
             attn_implementation="eager" if model.architecture.eager_attention else "sdpa",
         ).eval()
-    except Exception as error:  # whatever a model class raises on a checkpoint that it does not like
+    except Exception as error:  # any exception of a model class that rejects a checkpoint
         message = f"transformers cannot load {folder}: {first_line(error)}"
         raise ModelError(message, hint) from error
     return loaded

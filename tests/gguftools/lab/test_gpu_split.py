@@ -87,7 +87,7 @@ def test_best_of_all_ways(seed: int) -> None:
 
 def test_whole_layers() -> None:
     """With as many neurons asked of a layer as it has, layers go as a whole."""
-    found = place(COUNTS, [48, 48], 7 * 48, batch=1, least=6)
+    found = place(COUNTS, [48, 48], 7 * 48, batch=1, min_neurons=6)
     assert [int(gpu.sum()) for gpu in found.gpu] == [0, 6]
 
 

@@ -23,7 +23,7 @@ from runtime.feed_forward import predicted
 from runtime.graph import layers, text
 from runtime.graph.builder import Builder
 from runtime.graph.operations import PredictedNet
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.products.matmul import matmul_transposed
 from tests import zoo_build
 
@@ -105,10 +105,10 @@ def test_a_file_that_does_not_say_so_has_relu(files: tuple[Path, Path]) -> None:
     metadata = opened.metadata.copy()
     del metadata["llama.hidden_activation"]
     ids = list(range(5, 25))
-    assert np.array_equal(Model(metadata, opened.tensors).logits(ids), gguftools.load(files[1]).logits(ids))
+    assert np.array_equal(RunningModel(metadata, opened.tensors).logits(ids), gguftools.load(files[1]).logits(ids))
 
 
-def masked(model: Model, threshold: float) -> Model:
+def masked(model: RunningModel, threshold: float) -> RunningModel:
     """The model computed with all neurons and those below the threshold set to zero, to compare with."""
 
     def feed_forward(forward: Any, operation: PredictedNet, read: Any) -> Any:
@@ -172,7 +172,7 @@ def test_only_marked_neurons_are_read(files: tuple[Path, Path], monkeypatch: pyt
             values = spoiled[name].float32().copy()
             values[~marked] = np.nan
             spoiled[name] = from_array(name, values)
-    again = Model(model.metadata, spoiled)
+    again = RunningModel(model.metadata, spoiled)
     again.use_predictor()
     assert np.array_equal(again.logits([7]), wanted)
 
