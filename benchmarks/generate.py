@@ -29,7 +29,7 @@ import numpy as np
 
 import gguftools
 from runtime.kv_cache import CacheType, KVCache
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.sampling.parameters import Sampling
 
 from .perplexity import Reference
@@ -87,7 +87,7 @@ def llama_bench(options: argparse.Namespace, path: Path, at: int) -> tuple[float
     return best[0], best[1]
 
 
-def cache_at(model: Model, tokens: int, kind: CacheType) -> KVCache:
+def cache_at(model: RunningModel, tokens: int, kind: CacheType) -> KVCache:
     """A cache of so many tokens, whichever."""
     cache = model.new_cache(kind, tokens + 256)
     for start in range(0, tokens, 512):
@@ -96,7 +96,7 @@ def cache_at(model: Model, tokens: int, kind: CacheType) -> KVCache:
     return cache
 
 
-def our_speed(model: Model, cache: KVCache, tokens: int) -> float:
+def our_speed(model: RunningModel, cache: KVCache, tokens: int) -> float:
     seen, start = cache.length, time.perf_counter()
     for position in range(tokens):
         model.forward([position % model.vocabulary_size], cache)
@@ -145,7 +145,7 @@ def copy_speed(threads: int) -> float:
 def measure(path: Path, options: argparse.Namespace) -> None:
     """Print a file's rows."""
     opened = gguftools.open(path)
-    model = opened.running(options.threads)
+    model = gguftools.load(opened, threads=options.threads)
     caches = {kind: cache_at(model, options.at, kind) for temperature, kind in WAYS.values() if temperature is None}
     reference = None if options.llama_bench else Reference(path, options.threads, not options.no_repack)
     for temperature, kind in WAYS.values():  # what is compiled is so before anything counts

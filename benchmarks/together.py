@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 
 import gguftools
-from runtime.model import Model
+from runtime.model import RunningModel
 
 
-def our_speed(model: Model, texts: int, options: argparse.Namespace) -> tuple[float, float]:
+def our_speed(model: RunningModel, texts: int, options: argparse.Namespace) -> tuple[float, float]:
     """Tokens a second of so many texts, and milliseconds of processor time for each token."""
     caches = [model.new_cache("f32", options.prompt + options.tokens) for _ in range(texts)]
     for i, cache in enumerate(caches):
@@ -65,7 +65,7 @@ def reference_speeds(options: argparse.Namespace, path: Path) -> dict[int, float
 
 def measure(path: Path, options: argparse.Namespace) -> None:
     """Print a file's rows."""
-    model = gguftools.open(path).running(options.threads)
+    model = gguftools.load(gguftools.open(path), threads=options.threads)
     ours, processor, theirs = (dict.fromkeys(options.texts, start) for start in (0.0, float("inf"), 0.0))
     our_speed(model, 2, argparse.Namespace(prompt=2, tokens=2))  # what is compiled is so before anything counts
     for _ in range(options.rounds):

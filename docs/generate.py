@@ -44,7 +44,6 @@ from gguftools.inspection import catalogue  # noqa: E402
 from quants import Format  # noqa: E402
 from quants.dialects import readings  # noqa: E402
 from quants.tensor import Tensor  # noqa: E402
-from runtime.model import Model as RunningModel  # noqa: E402
 from runtime.tokenizer import Tokenizer  # noqa: E402
 
 OURS = ("gguftools.", "archs.", "quants.", "runtime.")
@@ -158,11 +157,21 @@ def older_spellings() -> str:
     return "; ".join(f"`{command} {old}` for `{new}`" for command, old, new in flags) + ".\n"
 
 
+SCRIPTS = {  # how llama.cpp spells its scripts; names that its present versions do not have are left out
+    "convert-hf-to-gguf": "convert_hf_to_gguf.py",
+    "convert-lora-to-gguf": "convert_lora_to_gguf.py",
+    "gguf-hash": "gguf_hash.py",
+    "gguf-split": "",
+    "llama-run": "",
+}
+
+
 def programs() -> str:
     rows = []
     for new in dict.fromkeys(PROGRAMS.values()):
-        if olds := [old for old, meant in PROGRAMS.items() if meant == new and re.search("llama|gguf", old)]:
-            rows.append((", ".join(f"`{old}`" for old in olds), f"`gguftools {new}`"))
+        olds = [old for old, meant in PROGRAMS.items() if meant == new and re.search("llama|gguf", old)]
+        if names := [name for old in olds if (name := SCRIPTS.get(old, old))]:
+            rows.append((", ".join(f"`{name}`" for name in names), f"`gguftools {new}`"))
     return table(("its program or script", "here"), rows)
 
 
@@ -316,8 +325,8 @@ def _type(key: archs.schema.Key) -> str:
 def _bounds(key: archs.schema.Key) -> str:
     if values := key.choices or key.known:
         return ", ".join(map(str, values))
-    least = "" if not key.least else "above 0" if key.least == archs.schema.TINY else f"{key.least} or more"
-    return ", ".join(filter(None, (least, "one a layer" if key.per_layer else "", "may be ∞" if key.infinite else "")))
+    lowest = "" if not key.minimum else "above 0" if key.minimum == archs.schema.TINY else f"{key.minimum} or more"
+    return ", ".join(filter(None, (lowest, "one a layer" if key.per_layer else "", "may be ∞" if key.infinite else "")))
 
 
 def _meaning(key: archs.schema.Key) -> str:
@@ -332,22 +341,24 @@ def added_keys() -> str:
 
 
 SUBJECTS = {  # page in docs/api: (title, names); a public name that none of them has goes to the last
-    "model": ("Models", "open load Model identify"),
-    "make": ("Make files", "convert quantize frontier export split merge convert_endian reproduce gpu_split"),
+    "model": ("Models", "open Model load RunningModel example identify"),
+    "make": ("Make files", "convert quantize demo frontier export split merge convert_endian reproduce gpu_split"),
     "inspect": (
         "Inspect",
-        "show architectures formats diff weight_errors validate audit check hash graph node_values compare_values",
+        "show architectures formats diff weight_errors validate audit check hash imatrix_info merge_imatrices graph"
+        " node_values compare_values schema",
     ),
     "edit": (
         "Edit",
-        "set_metadata Set SetItem SetType SetChatTemplate SetSpecialToken Rename Remove graft make_patch apply_patch",
+        "set_metadata Set SetItem SetType SetChatTemplate SetSpecialToken Rename Remove graft patch make_patch"
+        " apply_patch",
     ),
     "measure": ("Measure", "perplexity divergence imatrix evaluate draft_check report"),
-    "run": ("Run", "generate tokenize chat_template embed"),
+    "run": ("Run", "generate chat tokenize chat_template compare_chat_templates embed"),
     "publish": ("Publish", "attest verify_attestation"),
     "objects": ("Options, tensors, errors", "GenerateOptions GgufToolsError"),
 }
-OBJECTS = (Tensor, Tokenizer, RunningModel)  # what users meet without having asked for it by name
+OBJECTS = (Tensor, Tokenizer)  # what users meet without having asked for it by name
 
 
 def api_names() -> dict[str, list[str]]:

@@ -140,6 +140,10 @@ class Commands(OwnHelp, TyperGroup):
             return super().make_context(info_name, list(self.words), *rest, **options)
 
     def invoke(self, ctx: Any) -> Any:
+        with terminal.one_call():
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: Any) -> Any:
         try:
             with interruption.working(), self._explained():
                 self._refuse_mistakes()
@@ -288,6 +292,7 @@ def _logged() -> Iterator[None]:
             terminal.put(sys.stderr, f"{time.perf_counter() - start:8.3f} s  {visible(record.getMessage())}")
 
     start, handler = time.perf_counter(), Logged()
+    levels = [logging.getLogger(name).level for name in PACKAGES]
     for name in PACKAGES:
         logging.getLogger(name).setLevel(logging.INFO)
         logging.getLogger(name).addHandler(handler)
@@ -295,8 +300,9 @@ def _logged() -> Iterator[None]:
         yield
     finally:
         logging.getLogger(__name__).info("done%s", _memory_used())
-        for name in PACKAGES:
+        for name, level in zip(PACKAGES, levels, strict=True):
             logging.getLogger(name).removeHandler(handler)
+            logging.getLogger(name).setLevel(level)
 
 
 def _show(error: BaseException, worded: Callable[[Any], Any]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 # Parameter of a library function → the name of the option, where it is another.
 OPTION_OF: Mapping[str, str] = {
     "all": "all_parts",
+    "children": "draft_tree",
     "donors": "from",
     "executor": "workers",
     "leave_output": "leave_output_tensor",
@@ -18,6 +19,7 @@ OPTION_OF: Mapping[str, str] = {
     "cost_model": "plan",
     "text": "file",
 }
+OPTIONS_OF: Mapping[str, Mapping[str, str]] = {"imatrix-info": {"output": "merge"}}  # the same, of some commands
 ARGUMENTS = ("source", "recipes")
 ONE_FORM = "choose one output format"
 ONE_POOL = "choose local processes or a Dask scheduler"
@@ -200,7 +202,8 @@ def in_options(text: str, command: Any) -> str:
     own = {spelling for each in command.params for spelling in (*each.opts, *each.secondary_opts)}
 
     def option(found: re.Match[str]) -> str:
-        spelling = flag(_name(found[1] or found[2]))
+        name = found[1] or found[2]
+        spelling = flag(OPTIONS_OF.get(str(command.name), {}).get(name) or _name(name))
         return spelling if spelling in own else found[0]
 
     return re.sub(r"`([a-z][a-z_]*)`|part=\"([a-z]+)\"", option, text)

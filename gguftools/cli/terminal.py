@@ -4,7 +4,8 @@ import codecs
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -17,6 +18,17 @@ READABLE = {"×": "x", "…": "...", "±": "+-", "–": "-", "—": "-", "·": "
 
 quiet = verbose = debug = False  # as the user wants it: results and errors alone; what is done, too; tracebacks
 worded: Callable[[str], str] = str  # what the library says, in the words of the command that was called
+
+
+@contextmanager
+def one_call() -> Iterator[None]:
+    """Restore the settings of the output when a command ends: the next one in this process has its own."""
+    global quiet, verbose, debug, worded
+    before = quiet, verbose, debug, worded
+    try:
+        yield
+    finally:
+        quiet, verbose, debug, worded = before
 
 
 def prepare_streams() -> None:

@@ -25,6 +25,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 }
 # Options whose values are all words up to the next option, joined by GATHERED.
 SEVERAL_WORDS: Mapping[str, tuple[str, ...]] = {"graft": ("--from",)}
+OPTIONS_OF: Mapping[str, Mapping[str, str]] = {"imatrix-info": {"output": "--merge"}}  # the same, of some commands
 A_NUMBER = "X"  # value name in help of a number that need not be whole
 
 

@@ -21,6 +21,7 @@ from quants.arguments import PathLike, thread_count
 from quants.compilation import Codec, compile_codecs
 from quants.errors import FormatError, OptionError
 from quants.tensor import all_readable, restated
+from runtime.arrays import Floats
 
 from ..models.model import Model, opened
 from ..quantization import recipes
@@ -32,26 +33,24 @@ from .weight_errors import Pairs, plain_shapes, role_of
 
 SAMPLE = 1 << 16  # values of a tensor that are compared
 MIN_ROWS = 8
-RUNS = 8  # places of a tensor that rows are taken from
-ROUNDED = ("F16", "BF16", "Q8_0")  # what an original may have been converted to before it was quantized
-FAR = 2.0  # times our encoder's error: more is no other way of rounding, but other values
-MAX_RULES = 12  # of a command that one would still type
-GUESSED_FILE_TYPE = 1024  # added to the file type of a recipe that nobody stated
+RUNS = 8  # parts of a tensor that rows are sampled from
+ROUNDED = ("F16", "BF16", "Q8_0")  # formats an original may have been rounded to before it was quantized
+FAR = 2.0  # times our encoder's error: more means other values, not another way of rounding
+MAX_RULES = 12  # more make no usable command
+GUESSED_FILE_TYPE = 1024  # added to a file type that a program guessed
 
 # How a tensor's bytes can have been made; the first four are explained by the original.
 COPIED, PLAIN, WEIGHTED = "copied", "plain", "imatrix"
 OTHER_METHOD, OTHER_VALUES, UNKNOWN = "other method", "other values", "unknown"
 MADE = {
-    COPIED: "as the original has them",
-    PLAIN: "as llama.cpp makes them of the original, without an importance matrix",
-    WEIGHTED: "as llama.cpp makes them of the original with this importance matrix",
+    COPIED: "copied from the original",
+    PLAIN: "as llama.cpp encodes the original without an importance matrix",
+    WEIGHTED: "as llama.cpp encodes the original with this importance matrix",
     OTHER_METHOD: "near the original, with other bytes: another matrix, program or version made them",
-    OTHER_VALUES: "of other values than the original's",
+    OTHER_VALUES: "other values than the original's",
     UNKNOWN: "of a type that cannot be encoded",
 }
 EXPLAINED = (COPIED, PLAIN, WEIGHTED)
-
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -153,12 +152,12 @@ class Identification:
         """Return a summary in one sentence."""
         name = f"{self.recipe}{', pure' if self.pure else ''}"
         others, unexplained = len(self.others), len(self.unexplained)
-        declared = "" if self.declared in (None, self.recipe) else f" (it says {self.declared})"
+        declared = "" if self.declared in (None, self.recipe) else f" (declared: {self.declared})"
         formats = f"the formats of {name}{declared}"
         formats += f", but for {others} of {len(self.tensors)} tensors" if others else ""
         compared = "all rows compared" if self.rows == self.of_rows else f"{self.rows} of {self.of_rows} rows compared"
         if unexplained:
-            return f"{formats}; {unexplained} of {len(self.tensors)} tensors were made otherwise; {compared}"
+            return f"{formats}; {unexplained} of {len(self.tensors)} tensors were made differently; {compared}"
         rounded = f" of the original rounded to {' or '.join(self.vias)} first" if self.vias else ""
         return f"{formats}; every tensor to the byte as llama.cpp makes it{rounded}; {compared}"
 
@@ -499,7 +498,7 @@ class _Comparison:
         relative = _relative(other.format.decode(np.ascontiguousarray(theirs)), wanted)
         expected = None if ours is None else _relative(other.format.decode(ours), wanted)
         near = relative is not None and expected is not None and relative <= FAR * expected
-        # Without a matrix nothing says how near a format that needs one gets: half of the values' size is far.
+        # Without a matrix the error of a format that needs one is unknown: half of the values' size is the limit.
         near = near or (expected is None and relative is not None and relative < 1 / FAR)
         made_by = OTHER_METHOD if near else OTHER_VALUES
         return TensorOrigin(tensor.name, form, None, made_by, None, count, equal_rows, relative, expected)

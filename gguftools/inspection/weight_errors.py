@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quants import Tensor
 from quants.arguments import PathLike
 from quants.errors import OptionError
 from quants.spelling import did_you_mean
 from quants.tensor import readable
+from runtime.arrays import Doubles
 
+from ..models.contents import streamed_tensors
 from ..models.model import Model, opened
 from ..quantization.imatrix import ImportanceMatrix, importance_for, usable_matrix
 from ..quantization.planning import without_layers
@@ -27,8 +28,6 @@ from ..writing.row_blocks import Progress, over_rows
 LAYER = re.compile(r"^blk\.\d+\.")
 INTEGERS = ("I8", "I16", "I32", "I64")
 SORTS = ("worst", "name", "layer", "rmse", "size")
-
-Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -281,7 +280,7 @@ def role_of(name: str) -> str:
 
 def plain_shapes(model: Model) -> dict[str, Tensor]:
     """Return a model's tensors for reading, without outer dimensions of 1, which programs write or leave out."""
-    return without_layers(model.metadata, model.streamed(), ()).tensors
+    return without_layers(model.metadata, streamed_tensors(model), ()).tensors
 
 
 class Pairs:

@@ -1,26 +1,25 @@
-"""How often models choose the right answer: HellaSwag, Winogrande and multiple choice, as llama-perplexity has them."""
+"""Run HellaSwag, Winogrande and multiple-choice benchmarks as llama-perplexity does."""
 
 import hashlib
 import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from quants.arguments import PathLike, as_count, as_path
+from quants.arguments import PathLike, as_count, as_path, wrong
 from quants.errors import OptionError
+from runtime.arrays import Doubles
 
 from ..io.atomic import NOTHING, InputFiles
 from ..models.model import Model, opened
-from .evaluation_figures import is_right, score_of
-from .evaluation_report import EvaluationReport, FileScores, Score, TestReport
+from .evaluation_report import EvaluationReport, FileScores, Score, TestReport, is_right, score_of
 from .options import EvaluationOptions
 from .perplexity import Progress
 from .progress_record import ProgressRecord, progress_record
@@ -29,19 +28,17 @@ from .tasks.task import Drawn, Task
 
 if TYPE_CHECKING:
     from runtime.evaluation.choices import Choices
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.tokenizer import Tokenizer
 
 TOKENS_AT_ONCE = 2048  # weights are decoded once for all of them
 TASKS_AT_ONCE = 32
-SEQUENCES = 4  # llama-perplexity's default: the context of so many windows is there for one task
-
-Doubles = NDArray[np.float64]
+SEQUENCES = 4  # llama-perplexity's default: a task may fill so many windows
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """load: (file, tasks wanted or None, seed) → tasks."""
+    """A benchmark. load: (file, number of tasks or None, seed) → tasks."""
 
     name: str
     title: str
@@ -66,14 +63,15 @@ def evaluate(
     options: EvaluationOptions | None = None,
     progress: Progress | None = None,
 ) -> EvaluationReport:
-    """Measure how often one or several models choose the right answer of tests, as llama-perplexity does.
+    """Measure how often models choose the right answer of benchmarks, as llama-perplexity does.
 
-    hellaswag, winogrande, multiple_choice: files of tasks in its formats, at least one of them. n_ctx: a task's tokens
-    (what is common to its answers once) have to fit into 4 windows of so many. threads: None for all processors.
-    options: precision, and which tasks. progress(tasks done, of how many, score so far).
-    Raises FileError, OptionError (no test; a task too long), ModelError, VocabularyError.
+    sources: one or several models. hellaswag, winogrande, multiple_choice: files of tasks in llama-perplexity's
+    formats, at least one of them. n_ctx: a task's tokens (the common beginning of its answers once) must fit into 4
+    windows of so many. threads: None for all processors. options: precision, and which tasks. progress(tasks done, of
+    how many, score so far). Raises FileError, also for a model that is changed while it is measured, OptionError (no
+    benchmark; a task too long), ModelError, VocabularyError.
     """
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.precision import precision_named, products
 
     options = options or EvaluationOptions()
@@ -88,33 +86,31 @@ def evaluate(
     drawn = [each.load(path, options.tasks, options.seed) for each, path in asked]
     nets = [
         RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen) for model in models
-    ]  # one that can't run is found before another has run for an hour
-    parts = [_part(model, net, draw.tasks, n_ctx) for model, net in zip(models, nets, strict=True) for draw in drawn]
+    ]  # fail before another model has run for an hour
+    by_model = [
+        [_part(model, net, draw.tasks, n_ctx) for draw in drawn] for model, net in zip(models, nets, strict=True)
+    ]
+    parts = [part for own in by_model for part in own]
     names = [test.name for test, _ in asked]
     plan = {"measurement": "evaluation", "precision": chosen, "tasks": options.tasks, "seed": options.seed}
     read = [path for model in models for path in model.files]
     reads = NOTHING.also(read).also(path for _, path in asked)
     with _record(options, plan, names, parts, read, reads) as kept:
-        scores = _scores(parts, len(asked), kept, progress)
+        scores = iter(_scores(parts, len(asked), kept, progress))
         for model in models:
             model.origin.reads.check_unchanged()
-    files = [
-        FileScores(str(model.path), dict(zip(names, scores[at : at + len(names)], strict=True)))
-        for model, at in zip(models, range(0, len(parts), len(names)), strict=True)
-    ]
+    files = [FileScores(str(model.path), {name: next(scores) for name in names}) for model in models]
     about = [
         TestReport(each.name, each.title, str(path), draw.available, len(draw.tasks))
         for (each, path), draw in zip(asked, drawn, strict=True)
     ]
     warnings = [f"left out: {remark}" for draw in drawn for remark in draw.left_out]
-    warnings += filter(
-        None, [_context_warning(model, own) for model, own in zip(models, _by_model(parts, names), strict=True)]
-    )
+    warnings += filter(None, map(_context_warning, models, by_model))
     return EvaluationReport(n_ctx, options.seed, chosen, products(chosen), about, files, warnings)
 
 
 def _asked(paths: Mapping[str, PathLike | None]) -> list[tuple[Benchmark, Path]]:
-    """Return the tests that a file is given for. Raises OptionError where there are none."""
+    """Return the benchmarks that a file is given for. Raises OptionError if there are none."""
     asked = [(each, as_path(path, each.name)) for each in BENCHMARKS if (path := paths[each.name]) is not None]
     if not asked:
         raise OptionError("no test is given", "give a file to hellaswag, winogrande or multiple_choice")
@@ -138,12 +134,6 @@ def _scores(
     return scores
 
 
-def _by_model(parts: Sequence["_Part"], names: Sequence[str]) -> Iterator[Sequence["_Part"]]:
-    """Yield the parts of each model."""
-    for start in range(0, len(parts), len(names)):
-        yield parts[start : start + len(names)]
-
-
 def _context_warning(model: Model, parts: Sequence["_Part"]) -> str | None:
     """Return a warning if answers with their contexts are longer than the context that the model was trained with."""
     lengths = [max(map(len, task.sequences)) for part in parts for task in part.choices]
@@ -153,17 +143,21 @@ def _context_warning(model: Model, parts: Sequence["_Part"]) -> str | None:
 
 
 def _listed(sources: PathLike | Model | Sequence[PathLike | Model]) -> list[PathLike | Model]:
-    return [sources] if isinstance(sources, (str, os.PathLike, Model)) else list(sources)
+    if isinstance(sources, (str, os.PathLike, Model)):
+        return [sources]
+    if not isinstance(sources, Iterable):
+        raise wrong("sources", sources, "a model, or a list of models,")
+    return list(sources)
 
 
 def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """For one test of many: its tasks are counted among all."""
+    """Return progress that counts the tasks of one part among all."""
     return progress and (lambda done, _, figure: progress(before + done, total, figure))
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One test for one file. groups: of its tasks, each computed at once."""
+    """One benchmark for one file. groups: tasks that are computed together."""
 
     net: "RunningModel"
     tasks: Sequence[Task]
@@ -171,12 +165,12 @@ class _Part:
     groups: list[slice]
 
     def answers(self, group: slice) -> list[int]:
-        """Return how many each task of a group has."""
+        """Return the number of answers of each task of a group."""
         return [len(each.scored) for each in self.choices[group]]
 
 
 def _part(model: Model, net: "RunningModel", tasks: Sequence[Task], n_ctx: int) -> _Part:
-    """Return a test's tasks as the model reads them. Raises OptionError for one that does not fit."""
+    """Tokenize a benchmark's tasks. Raises OptionError for a task that does not fit."""
     tokenizer, all_choices = model.tokenizer, []
     for task in tasks:
         choices = _choices(tokenizer, task)
@@ -188,8 +182,10 @@ def _part(model: Model, net: "RunningModel", tasks: Sequence[Task], n_ctx: int) 
 
 
 def _groups(tokens: Sequence[int], branches: bool) -> list[slice]:
-    """Tasks that follow each other: no more than one pass takes, of a model that computes a task's beginning once; else
-    so many that sequences of like lengths come together.
+    """Return groups of successive tasks.
+
+    If the model computes a task's beginning once, a group has no more tokens than one pass takes; else so many tasks
+    that sequences of similar lengths come together.
     """
     groups, start = [], 0
     while start < len(tokens):
@@ -222,8 +218,8 @@ def _record(
     read: Sequence[Path],
     reads: InputFiles,
 ) -> Iterator[ProgressRecord | None]:
-    """The record that is asked for, if any: one whose windows are groups of tasks, whose predictions are their answers
-    and the seconds they took.
+    """Open the progress record, if one is requested: its windows are groups of tasks, its predictions the answers'
+    scores and the seconds they took.
     """
     if options.record is None:
         yield None
@@ -238,7 +234,7 @@ def _record(
 
 
 def _digest(parts: Sequence[_Part]) -> str:
-    """Of what is computed and scored of a test."""
+    """Return the SHA-256 of all that is computed and scored of a benchmark."""
     digest = hashlib.sha256()
     for part in parts:
         for task in part.choices:
@@ -249,9 +245,7 @@ def _digest(parts: Sequence[_Part]) -> str:
 def _measured(
     part: _Part, kept: ProgressRecord | None, first: int, progress: Progress | None
 ) -> tuple[list[list[float]], float]:
-    """Return the answers' scores, and what they took in seconds. first: the number of the part's first group in the
-    record.
-    """
+    """Return the answers' scores and their seconds. first: the number of the part's first group in the record."""
     scores: list[list[float]] = []
     seconds, correct = 0.0, 0
     for number, group in enumerate(part.groups, first):
@@ -270,7 +264,7 @@ def _measured(
 
 
 def _computed(part: _Part, group: slice) -> Doubles:
-    """Scores of all answers of a group's tasks, and the seconds that they took: float64 (answers + 1, 1)."""
+    """Return the scores of all answers of a group, and the seconds they took: float64 (answers + 1, 1)."""
     from runtime.evaluation.choices import mean_log_probabilities
 
     start, branched = time.perf_counter(), part.net.branched_logits if part.net.branches else None

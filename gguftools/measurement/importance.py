@@ -1,4 +1,4 @@
-"""Measure an importance matrix: which columns of each weight meet large inputs while the model reads texts."""
+"""Measure an importance matrix: sums of the squared inputs of each weight while the model reads texts."""
 
 import hashlib
 import json
@@ -7,10 +7,8 @@ from concurrent.futures import Executor
 from contextlib import closing, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from pickle import dumps, loads
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 
 from quants.arguments import PathLike, as_count, as_path
 from quants.errors import GgufToolsError, ModelError, OptionError
+from runtime.arrays import Ids
 
 from ..io.atomic import NOTHING, check_target, output_path
 from ..models.model import Model, opened
@@ -28,23 +27,22 @@ from .importance_state import unfinished_sums
 from .options import ImatrixOptions
 from .perplexity import Progress, windows_at_once
 from .text_tokens import read_text
-from .workers import Runnable, in_turn, runnable
+from .workers import Runnable, in_turn, opened_once, runnable
 
 if TYPE_CHECKING:
     from runtime.evaluation.perplexity import Windows
     from runtime.importance import Sums
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
 
     from .importance_state import State
 
 MAX_SQUARE = 3e38  # what float32 holds
-HEAD = ("output.weight", "token_embd.weight")  # whose importance recipes don't ask for
-Ids = NDArray[np.int64]
+HEAD = ("output.weight", "token_embd.weight")  # which need no importance in recipes
 
 
 @dataclass(frozen=True)
 class _Text:
-    """A text as tokens, and its windows. bos: what begins each of them, None for nothing."""
+    """A text as tokens, and its windows. bos: the token that begins each of them, or None."""
 
     tokens: Sequence[int]
     bos: int | None
@@ -53,7 +51,7 @@ class _Text:
 
 @dataclass(frozen=True)
 class _Measured:
-    """A model that is measured, and which of its weights."""
+    """The model that is measured, and which of its weights."""
 
     net: "RunningModel"
     with_output: bool
@@ -61,7 +59,7 @@ class _Measured:
 
 
 class _WorkerSpec(NamedTuple):
-    """The same as workers are told of it."""
+    """The same for workers."""
 
     model: Runnable
     with_output: bool
@@ -69,7 +67,7 @@ class _WorkerSpec(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """Windows to sum the inputs of. told: a pickled _Told. ids: int32 (windows, n_ctx)."""
+    """Windows to sum the inputs of. spec: a pickled _WorkerSpec. ids: int32 (windows, n_ctx)."""
 
     spec: bytes
     ids: NDArray[np.int32]
@@ -86,15 +84,15 @@ def imatrix(
     options: ImatrixOptions | None = None,
     progress: Progress | None = None,
 ) -> ImportanceMatrix:
-    """Let the model read files of text in windows: an importance matrix, sums of its weights' inputs and their squares.
+    """Measure an importance matrix on texts: sums of the inputs of each weight and of their squares.
 
-    text: a file, or several, whose sums add up. Windows are those of perplexity, every position counts. output: where
-    it is written, too: GGUF form, or the legacy one if it ends in .dat. n_ctx: tokens of a window; chunks: read the
-    first so many windows of each text. threads: None for all processors. options: precision, and how a run is kept.
-    progress(windows done, of how many, 0.0), at first, too.
-    Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
+    text: a file, or several, whose sums add up. Windows are those of perplexity; every position counts. output: where
+    to write it: in GGUF form, or the legacy form if it ends in .dat. n_ctx: tokens of a window; chunks: read the first
+    so many windows of each text. threads: None for all processors. options: precision, and how a run is kept.
+    progress(windows done, of how many, 0.0), first with 0. Raises FileError, also for a model that is changed while it
+    is measured, OptionError (a text that is too short), ModelError, VocabularyError.
     """
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.precision import precision_named
 
     options = options or ImatrixOptions()
@@ -109,7 +107,9 @@ def imatrix(
     chosen = precision_named(options.precision)
     texts = [_read(model, file, n_ctx, chunks, options) for file in files]
     net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
-    layers = len(net.next_tokens.layers) if options.nextn else 0  # a model without one is refused before anything runs
+    layers = (
+        len(net.next_tokens.layers) if options.nextn else 0
+    )  # refuse a model without MTP layers before anything runs
     which = _Measured(net, options.with_output, options.nextn)
     away = options.executor if leaves_process(options.executor) else None
     spec = b"" if away is None else dumps(_WorkerSpec(runnable(model, threads, chosen), which.with_output, which.nextn))
@@ -127,7 +127,7 @@ def imatrix(
             model.origin.reads.check_unchanged()
         except GgufToolsError as error:
             if state is not None and not isinstance(error.__cause__, OSError):
-                state.end()  # another try would end in the same way
+                state.end()  # another try would fail, too
             raise
         names = tuple(file.name for file in files)
         matrix = ImportanceMatrix(target, _entries(progressed.sums), names, total, n_ctx, layers)
@@ -147,7 +147,7 @@ def _files(text: PathLike | Sequence[PathLike]) -> list[Path]:
 
 
 class _Progressed:
-    """Sums of the windows done so far, from those of an earlier run on; every `keep` windows they are saved."""
+    """Sums of the windows done so far, starting from an earlier run's; they are saved every `keep` windows."""
 
     def __init__(self, state: "State | None", keep: int, total: int, progress: Progress | None) -> None:
         from runtime.importance import Sums
@@ -189,26 +189,21 @@ def _sums_elsewhere(executor: Executor, spec: bytes, batches: Iterator[Ids]) -> 
 
 
 def _sums_of(task: _Task) -> dict[str, "Sums"]:
-    """What a worker does."""
-    with _OPENING:
-        measured = _opened(task.spec)
-    return _sums(measured, task.ids.astype(np.int64))
+    """Compute a task in a worker."""
+    return _sums(_opened(task.spec), task.ids.astype(np.int64))
 
 
-_OPENING = Lock()  # tasks may come in threads of one worker
-
-
-@lru_cache(maxsize=1)
+@opened_once
 def _opened(spec: bytes) -> _Measured:
     model, with_output, nextn = loads(spec)
     return _Measured(model.open(), with_output, nextn)
 
 
 def _sums(measured: _Measured, ids: Ids) -> dict[str, "Sums"]:
-    """Return sums of these windows alone, ids (windows, n_ctx)."""
+    """Return the sums of these windows, ids (windows, n_ctx)."""
     from runtime.importance import Importance
 
-    net = copy(measured.net)  # others may be looking at the same model
+    net = copy(measured.net)  # a copy, as others may observe the same model
     importance = Importance(wanted=lambda name: measured.with_output or name not in HEAD, threads=net.threads)
     net.observe = importance.observe
     read = net.lazy_logits(ids)
@@ -248,7 +243,7 @@ def _batches(texts: Sequence[_Text], done: int, size: int) -> Iterator[Ids]:
 def _head(
     model: Model, texts: Sequence[_Text], n_ctx: int, precision: str, options: ImatrixOptions
 ) -> dict[str, object]:
-    """What must be the same when a run is taken up again."""
+    """Return what must be equal for a run to be resumed."""
     digest = hashlib.sha256()
     for text in texts:
         digest.update(np.asarray([-1 if text.bos is None else text.bos, len(text.plan.starts)], "<i8").tobytes())

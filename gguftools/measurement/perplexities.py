@@ -1,8 +1,9 @@
-"""Perplexity of several files on one text, each compared with the first file of the same model."""
+"""Measure the perplexity of several files on one text, each compared with the first file of the same model."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -32,7 +33,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class FilePerplexity(PerplexityReport):
-    """One of several files. difference: from the first file of the same model; None for that file itself."""
+    """The perplexity of one of several files. difference: from the first file of the same model; None for that file."""
 
     difference: Difference | None = None
 
@@ -47,7 +48,7 @@ class FailedFile:
 
 @dataclass(frozen=True)
 class PerplexityTable(Report):
-    """The files that were measured, in their order, and those that could not be."""
+    """The measured files, in their order, and those that failed."""
 
     files: list[FilePerplexity]
     failed: list[FailedFile] = field(default_factory=list)
@@ -65,14 +66,15 @@ def perplexities(
 ) -> PerplexityTable:
     """Measure the perplexity of several models on a text; one that fails does not stop the others.
 
-    progress(windows done, of how many in all, perplexity so far of the model that runs).
+    progress(windows done, of how many in all, perplexity of the current model so far). Raises FileError for a text that
+    is changed while it is measured on, and OptionError as `perplexity` does.
     """
     models, reports, failed = list(sources), list[FilePerplexity](), list[FailedFile]()
     texts = texts_named(text)
     read = InputFiles(states={each.path: state_of(each.path) for each in texts if each.path.is_file()})
     measured: list[Model] = []
     for number, model in enumerate(models):
-        shown = progress and _Part(progress, number, len(models))
+        shown = progress and partial(_shifted, progress, number, len(models))
         try:
             report = perplexity(
                 model, texts, n_ctx=n_ctx, chunks=chunks, threads=threads, options=options, progress=shown
@@ -88,20 +90,13 @@ def perplexities(
     return PerplexityTable(reports, failed)
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Progress of one model of several, of which each is taken to have as many windows."""
-
-    progress: Progress
-    number: int
-    models: int
-
-    def __call__(self, done: int, total: int, value: float) -> None:
-        self.progress(self.number * total + done, self.models * total, value)
+def _shifted(progress: Progress, number: int, models: int, done: int, total: int, value: float) -> None:
+    """Report progress of one of several models, as if all had as many windows."""
+    progress(number * total + done, models * total, value)
 
 
 def difference(report: PerplexityReport, other: PerplexityReport) -> Difference | None:
-    """From another file's on the same windows; None where they have read other windows."""
+    """Return the difference from another file's perplexity; None if the windows differ."""
     if len(report.chunks) != len(other.chunks) or report.tokens != other.tokens:
         return None
     losses = _losses(report.chunks) - _losses(other.chunks)
@@ -112,7 +107,7 @@ def difference(report: PerplexityReport, other: PerplexityReport) -> Difference 
 
 
 def _losses(running: Sequence[float]) -> np.ndarray:
-    """Return the mean loss in each window, of the perplexities after each."""
+    """Return the mean loss of each window, from the running perplexities."""
     sums = np.log(running) * np.arange(1, len(running) + 1)
     return np.diff(sums, prepend=0.0)
 

@@ -1,35 +1,37 @@
-"""Models that workers run: what they are told of one, how each opens it once, and how results come back in order.
+"""Run models in workers: what they need to know of one, how each opens it once, and results in order.
 
-What is told are names and numbers: how tensors are read, the keys that a run needs, how exactly it computes. Weights
-are read where they are used. A worker runs one thread unless it is asked for more; there are as many of them as there
-are processors to use.
+A description has names and numbers only: how tensors are read, the keys that a run needs, the precision. Weights are
+read where they are used. A worker runs one thread unless it is given more; start as many workers as there are
+processors to use.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from quants.arguments import thread_count
 from quants.errors import FileError, GgufToolsError, OptionError
 
+from ..models.contents import process_source, streamed_tensors
 from ..models.model import Model
-from ..writing.executors import done_elsewhere
+from ..writing.executors import run_on_executor
 from ..writing.remote_tasks import tensors_of
 
 if TYPE_CHECKING:
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.precision import Precision
 
-TEXTS = "tokenizer."  # keys of vocabularies: megabytes, which a run on token ids has no use for
+TEXTS = "tokenizer."  # keys of vocabularies: megabytes that a run on token ids does not need
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Runnable:
-    """A model as a worker is told of it. source: as `Source.description`. products: what it must compute them in."""
+    """A model as a worker opens it. source: see `Source.description`. products: what it must compute them in."""
 
     source: bytes
     metadata: Mapping[str, Any]
@@ -38,10 +40,12 @@ class Runnable:
     products: str
 
     def open(self) -> "RunningModel":
-        """Return the model, ready to run. Raises FileError where its files are not what they were, OptionError where
-        this processor computes otherwise than that of the process that asks, and as `runtime.model.Model` does.
+        """Open the model.
+
+        Raises FileError if its files were changed, OptionError if this processor computes products differently from the
+        calling process's, and as `runtime.model.RunningModel` does.
         """
-        from runtime.model import Model as RunningModel
+        from runtime.model import RunningModel
         from runtime.products.precision import products
 
         if products(self.precision) != self.products:
@@ -52,7 +56,7 @@ class Runnable:
 
 
 def runnable(model: Model, threads: int | None, precision: "Precision") -> Runnable:
-    """What workers are told of a model. threads: of each of them, None for one.
+    """Return what workers need of a model. threads: of each of them, None for one.
 
     Raises OptionError for a model that only this process has: one made of arrays, or changed since it was opened.
     """
@@ -65,25 +69,36 @@ def runnable(model: Model, threads: int | None, precision: "Precision") -> Runna
 
 def description(model: Model) -> bytes:
     """Return how workers read a model's tensors. Raises OptionError as `runnable` does."""
-    source = model.source(model.streamed()) if model.is_as_opened else None
+    source = process_source(model, streamed_tensors(model)) if model.is_as_opened else None
     if source is None:
         problem = f"{model.path} is a model that only this process has, made or changed in it: no worker can open it"
         raise OptionError(problem, "save it and name that file, or leave the executor out")
     return source.description
 
 
+def opened_once(opener: Callable[[bytes], R]) -> Callable[[bytes], R]:
+    """Return a function that opens a pickled spec and keeps the last one, also for tasks in threads of a worker."""
+    lock, cached = Lock(), lru_cache(maxsize=1)(opener)
+
+    def opened(packed: bytes) -> R:
+        with lock:
+            return cached(packed)
+
+    return opened
+
+
 class _Refused(NamedTuple):
-    """What a worker found wrong, which is said when it is its turn, as one process would say it."""
+    """A worker's error, which is raised when it is its turn, as one process would raise it."""
 
     error: GgufToolsError
 
 
 def in_turn(executor: Executor, function: Callable[[T], R], tasks: Iterable[T]) -> Generator[tuple[T, R], None, None]:
-    """As `done_elsewhere` in order; but what is wrong with a task is raised after the results of those before it."""
+    """Yield results as `run_on_executor`, in order; an error is raised after the results of earlier tasks."""
     attempt: Callable[[T], R | _Refused] = partial(_attempted, function)
-    for task, result in done_elsewhere(executor, attempt, tasks, in_order=True):
+    for task, result in run_on_executor(executor, attempt, tasks, in_order=True):
         if isinstance(result, _Refused):
-            if isinstance(result.error, FileError):  # of a worker's files: with others, the run can go on
+            if isinstance(result.error, FileError):  # of a worker's files: the run can be resumed with others
                 raise result.error from OSError(str(result.error))
             raise result.error
         yield task, result

@@ -24,13 +24,13 @@ NEEDED = ("block_count", "context_length", "embedding_length", "attention.head_c
 
 
 def is_known(key: str, architectures: Iterable[str]) -> bool:
-    """Whether any program reads the key in a model of one of these architectures."""
+    """Return whether any program reads the key in a model of one of these architectures."""
     return key in _constants() or any(find(key, name) is not None for name in ("", *architectures))
 
 
 @cache
 def _constants() -> tuple[str, ...]:
-    """The keys that the `gguf` package names without a place for something else."""
+    """Return the keys that the `gguf` package names without a place for something else."""
     classes, keys = [Keys], []
     for each in classes:
         members = [value for name, value in vars(each).items() if not name.startswith("_")]
@@ -56,11 +56,11 @@ def check_new_keys(keys: Iterable[str], metadata: Metadata, architecture: Any, n
             others = (name for name in KEYS if "*" not in name and not name.startswith("NAME."))
             near = did_you_mean(key, dict.fromkeys((*metadata, *models, *others, *_constants())))
             hint = f"{near} " if near else ""
-            raise OptionError(f"no program is known to read {key!r}", f"{hint}--new adds it all the same")
+            raise OptionError(f"no program is known to read {key!r}", f"{hint}`new` adds it all the same")
 
 
 def strange_choice(key: str, value: Value, architecture: str) -> tuple[str, str | None] | None:
-    """What is wrong with a value that is none of those that mean something, and what may be meant."""
+    """Return what is wrong with a value without a meaning, and what may be meant."""
     known_key = find(key, architecture)
     if known_key is None or not known_key.allows(value):
         return None
@@ -75,7 +75,7 @@ def strange_choice(key: str, value: Value, architecture: str) -> tuple[str, str 
 
 
 def _choices(key: str, known_key: Key) -> Collection[str | int]:
-    """All values of a key that mean something; none where they are numbers or free text."""
+    """Return all values of a key that mean something; none where they are numbers or free text."""
     if key == Keys.General.ARCHITECTURE:
         from archs.registry import architectures
 
@@ -101,7 +101,7 @@ def is_chat_template(key: str) -> bool:
 def faults(
     key: str, old: Value | None, metadata: Metadata, tensors: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, str | None]]:
-    """What makes the new value of a key one that the model cannot have, and what may be meant."""
+    """Yield why the model cannot have the new value of a key, and what may be meant."""
     if strange := strange_choice(key, metadata.value(key), architecture_of(metadata)):
         yield strange
     else:
@@ -109,10 +109,10 @@ def faults(
 
 
 def problems(key: str, old: Value | None, metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    """What makes the new value of a key one that the model cannot have; `old` is what it was before."""
+    """Yield why the model cannot have the new value of a key; `old`: the value before."""
     value, architecture = metadata.value(key), architecture_of(metadata)
     if key == RESERVE_KEY:
-        yield f"{key!r} is the space for later edits, not a value; its size is given by --reserve"
+        yield f"{key!r} is the space for later edits, not a value; its size is given by `reserve`"
     if key.startswith("split.") and key != "split.vram_capacity":  # that one is of PowerInfer's placement files
         yield f"{key!r} belongs to the shards of a split set; split and merge write it"
     known = find(key, architecture)
@@ -182,14 +182,14 @@ def _are_counts(*values: Any) -> bool:
 
 
 def removal_problem(key: str, old: Metadata) -> str | None:
-    """Why a key should not be removed or renamed."""
+    """Return why a key should not be removed or renamed."""
     needed = {"general.architecture", *(f"{architecture_of(old)}.{name}" for name in NEEDED)}
     needed |= {Keys.Tokenizer.MODEL, TOKENS} if TOKENS in old and Keys.Tokenizer.MODEL in old else set()
     return f"no program loads a model without {key!r}" if key in needed else None
 
 
 def warning(key: str, old: Value | None, metadata: Metadata) -> str | None:
-    """What the user should hear about a change that is allowed."""
+    """Return a warning of a change that is allowed."""
     if key == "general.architecture":
         before = "" if old is None else old.data
         left = sum(other.startswith(f"{before}.") for other in metadata)
@@ -202,7 +202,7 @@ def warning(key: str, old: Value | None, metadata: Metadata) -> str | None:
 
 
 def type_mismatches(metadata: Metadata, start: str) -> Iterator[tuple[str, str]]:
-    """Keys that begin with `start` and hold another sort of value than they should: key, what is wrong.
+    """Yield keys that begin with `start` and hold a value of a wrong type: key, what is wrong.
 
     Integers of any width are integers, for whoever wants to read a file as far as it goes.
     """

@@ -67,7 +67,7 @@ class Sight:
         self._seen: dict[Any, Seen] = {}
 
     def see(self, image: Source, progress: Progress | None = None) -> Seen:
-        """An image or a sound in embeddings. progress(layers done, of how many).
+        """Return the embeddings of an image or of audio. progress(layers done, of how many).
 
         Raises FileError, OptionError, ModelError.
         """
@@ -83,10 +83,10 @@ class Sight:
     def _heard(self, sound: Source, progress: Progress | None) -> Seen:
         assert isinstance(self.encoder, AudioEncoder)
         samples = read_wav(os.fspath(sound), self.encoder.rate) if isinstance(sound, (str, os.PathLike)) else sound
-        return Seen((Embedded(self.encoder.heard(samples, progress)),))
+        return Seen((Embedded(self.encoder.embed_waveform(samples, progress)),))
 
     def own_words(self, ids: Sequence[int], token: int, found: Sequence[EmbeddedImage]) -> list[EmbeddedImage]:
-        """What stands for words whose embeddings the encoder's file has (Gemma 3n's `<end_of_audio>`).
+        """Return what stands for words whose embeddings the encoder's file has (Gemma 3n's `<end_of_audio>`).
 
         token: what stands for an image or a sound. found: what has its place already.
         """
@@ -113,7 +113,7 @@ Given = Sequence[tuple[Sight, Sequence[Source]]]  # what sees images or hears so
 def read_prompt(
     prompt: str | Sequence[Any], given: Given, progress: Progress | None = None
 ) -> tuple[list[int], list[EmbeddedImage]]:
-    """Ids of a prompt with its images and sounds, and where these stand; a text, or messages for the chat template.
+    """Return the ids of a prompt with images and audio, and where these stand. prompt: a text, or messages.
 
     given: of one tokenizer. Raises FileError, OptionError, ModelError, VocabularyError.
     """
@@ -144,7 +144,7 @@ def _check_marks(text: str, given: Given) -> None:
 
 
 def _rendered(messages: Sequence[Any], given: Given) -> str:
-    """By the chat template: it marks what is part of a message, or that stands in the text."""
+    """Render messages with the chat template, which marks the parts, or whose text has the marks."""
     placed = list(messages)
     for sight, sources in reversed(given):
         marks = (MARKS[sight.part], *((MARKER,) if len(given) == 1 else ()))
@@ -166,7 +166,7 @@ def _tell(progress: Progress, tile: int, count: int, layer: int, layers: int) ->
 
 
 def _placed(messages: Sequence[Message], sight: Sight, count: int, marks: Sequence[str]) -> list[Message]:
-    """Messages with images or sounds as parts: where they are marked, or else first in what the user says last."""
+    """Return messages with images or audio as parts: where they are marked, or first in the user's last message."""
     split = [dict(each) | {"content": _parts(each.get("content"), sight.part, marks)} for each in messages]
     found = sum(part.get("type") == sight.part for each in split for part in each["content"])
     if found not in (0, count):

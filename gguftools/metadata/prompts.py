@@ -1,4 +1,4 @@
-"""What prompts a user gives: a text, stdin, or a file of several."""
+"""Read the prompts that a user gives: a text, standard input, or a file of several."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ Prompt = str | Sequence[Message]
 
 
 def prompts_of(text: str | None, path: Path | None, chat: bool = False, system: str | None = None) -> list[Prompt]:
-    """One text ("-": what stdin has), or a file's; chat: texts are what a user says, after `system`.
+    """Return one text ("-": standard input), or a file's; chat: as messages of a user, after `system`.
 
     Raises FileError, OptionError for a file without prompts, and a text that is not Unicode.
     """
@@ -32,7 +32,7 @@ def prompts_of(text: str | None, path: Path | None, chat: bool = False, system: 
 
 
 def texts_of(given: Sequence[str] | None, path: Path | None, pairs: bool = False) -> list[str] | list[tuple[str, str]]:
-    """Texts ("-": what stdin has), a file's, or where neither is given the lines of stdin.
+    """Return texts ("-": standard input), a file's, or where neither is given the lines of stdin.
 
     pairs: each is a query and a document with a tab between. Raises FileError, OptionError for a file without texts,
     one with messages, or no pair, and VocabularyError for a text that is not Unicode.
@@ -62,7 +62,7 @@ def _pair(number: int, text: str) -> tuple[str, str]:
 
 
 def messages(text: str, system: str | None = None) -> list[Message]:
-    """A conversation in which a user says a text."""
+    """Return a conversation in which a user says a text."""
     first = [] if system is None else [{"role": "system", "content": system}]
     return [*first, {"role": "user", "content": text}]
 
@@ -78,7 +78,7 @@ def read_stdin() -> str:
 
 
 def check_unicode(text: str) -> None:
-    """Raises VocabularyError for halves of characters, as which bytes of a call that are not UTF-8 come."""
+    """Raise VocabularyError for lone surrogates, which stand for bytes that are not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -86,7 +86,7 @@ def check_unicode(text: str) -> None:
 
 
 def conversations(path: Path) -> list[Sequence[Message]]:
-    """Of a file of JSON or JSON lines, each with messages. Raises FileError, OptionError."""
+    """Read a file of JSON or JSON lines, each with messages. Raises FileError, OptionError."""
     found = _of_json(path, _read(path))
     if not found:
         raise OptionError(f"{path} has no conversations", FORM)
@@ -115,7 +115,7 @@ def _of_file(path: Path) -> list[Prompt]:
 
 
 def _of_json(path: Path, text: str) -> list[Prompt]:
-    """A file that is one prompt, over several lines perhaps, or has one in each line."""
+    """Read a file that is one prompt, perhaps over several lines, or has one in each line."""
     try:
         whole = parse_json(text)
     except ValueError:

@@ -65,7 +65,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
 
 def environment(now: datetime | None = None) -> ImmutableSandboxedEnvironment:
-    """The sandbox with what transformers gives templates. now: what they are told of the time, None for the truth."""
+    """Return the sandbox with what transformers gives templates. now: the time that they see; None for the real one."""
     made = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
     made.filters["tojson"] = _tojson
     made.globals |= {"raise_exception": _refuse, "namespace": _Namespace}
@@ -92,7 +92,7 @@ def serve() -> None:
 
 
 def bounded_request() -> dict[str, Any]:
-    """What is asked for on standard input; from here on this process has little of everything."""
+    """Read the request from standard input; then limit the resources of this process."""
     request: dict[str, Any] = json.load(sys.stdin)
     try:
         import resource
@@ -137,7 +137,7 @@ def _answers(template: str, conversations: list[dict[str, Any]], now: datetime |
 
 
 def _render(template: Template, variables: dict[str, Any]) -> str:
-    """What a template writes, or the beginning of it that is too much."""
+    """Return what a template writes, or the beginning of it that is too much."""
     text = io.StringIO()
     for piece in template.generate(**variables):
         text.write(piece)

@@ -10,7 +10,7 @@ UNSEEN = re.compile(
 
 
 def visible(text: str, keep: str = "") -> str:
-    """Text that may come from a file, safe on a terminal: what is not seen, or is obeyed, as an escape such as \\x1b.
+    """Make a text of a file safe on a terminal: invisible and control characters become escapes such as \\x1b.
 
     keep: characters that stay as they are.
     """

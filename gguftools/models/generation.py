@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runtime.generation import Generation
     from runtime.images import EmbeddedImage
     from runtime.kv_cache import CacheType
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.prefill import Progress
     from runtime.prefix_cache import PrefixCache
     from runtime.sampling.grammar import Grammar, GrammarVocabulary
@@ -136,14 +136,14 @@ class GenerateOptions:
 
     @property
     def texts(self) -> int:
-        """How many texts are written."""
+        """Return the number of texts."""
         if self.beam_width is not None:
             return 1  # at first
         return self.n if self.best_of is None else self.best_of
 
     @property
     def has_media(self) -> bool:
-        """Whether anything of images or sounds is given."""
+        """Return whether images or audio are given."""
         return bool(self.images or self.audio) or self.projector is not None or self.image_tokens is not None
 
     def sampling_for(self, metadata: Metadata) -> Sampling:
@@ -196,14 +196,19 @@ def truncated(ids: list[int], options: GenerateOptions, context: int | None) -> 
 def prompt_tokens(
     tokenizer: Tokenizer, metadata: Metadata, prompt: str | Sequence[int] | Sequence[Mapping[str, Any]]
 ) -> list[int]:
-    """Ids of a text, of messages that the file's chat template renders, or those that were given."""
+    """Return the ids of a text, of messages that the file's chat template renders, or those that were given.
+
+    Raises OptionError for what is none of these.
+    """
     from runtime.generation import prompt_ids
 
     if isinstance(prompt, str):
         return prompt_ids(tokenizer, prompt)
+    if not isinstance(prompt, Iterable):
+        raise wrong("prompt", prompt, "a text, messages, or token ids,")
     if messages := [dict(each) for each in prompt if isinstance(each, Mapping)]:
         return prompt_ids(tokenizer, rendered(metadata, messages), rendered=True)
-    return [int(token) for token in prompt if not isinstance(token, Mapping)]
+    return [as_count(token, "a token of prompt", 0) for token in prompt]
 
 
 def generations(
@@ -278,7 +283,7 @@ def by_beams(first: Generation, options: GenerateOptions) -> list[Generation]:
 def _speculations(
     model: RunningModel, tokenizer: Tokenizer, samplers: Sequence[Sampler], drafts: Drafts
 ) -> Sequence[Speculation | None]:
-    """How each text is drafted."""
+    """Return how each text is drafted."""
     if drafts.by is None:
         if drafts.drafting is not None:
             raise OptionError("drafting is given, and nothing that drafts", "give draft, too")
@@ -291,7 +296,7 @@ def _speculations(
 
 
 def grammar_of(vocabulary: GrammarVocabulary, gbnf: str | None, schema: str | Mapping[str, Any] | None) -> Grammar:
-    """The grammar of one of both: a GBNF text, or a JSON schema."""
+    """Return the grammar of one of both: a GBNF text, or a JSON schema."""
     from runtime.sampling.grammar import grammar_from_gbnf, grammar_from_json_schema
 
     if schema is not None:

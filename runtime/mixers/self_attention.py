@@ -1,4 +1,4 @@
-"""Self-attention of a layer, with everything that families do to queries, keys and values before and after it."""
+"""Self-attention of a layer over whole texts, with masks, distance penalties and head norms."""
 
 import numpy as np
 
@@ -21,10 +21,10 @@ def attend_in_cache(
     heads: tuple[Floats, Floats, Floats],
     chosen: Floats | None = None,
 ) -> Floats:
-    """What a layer's attention gives, float32 (tokens, heads * value width); keys and values are added to the cache.
+    """Return a layer's attention output, float32 (tokens, heads * value width); keys and values are added to the cache.
 
-    x (tokens, width): what queries, keys and values (tokens, heads, width), the `heads`, were made of. chosen: 0 for
-    the keys that each token looks at, -inf for others, (texts, heads or 1, tokens, keys); None for all.
+    x (tokens, width): the input of the projections. heads: queries, keys and values, (tokens, heads, width). chosen: 0
+    for the keys that each token sees, -inf for others, (texts, heads or 1, tokens, keys); None for all.
     """
     q, k, v = heads
     if forward.cache is not None and decode_attention.supports(forward, layer, own):
@@ -41,25 +41,17 @@ def attend_in_cache(
 
     def within(q: Floats, k: Floats, v: Floats, positions: Ids, texts: int) -> Floats:
         alibi, bias = distance_penalties(forward.network, own, len(q) // texts, len(k) // texts)
-        return attend(
-            q,
-            k,
-            v,
-            q_positions=positions,
-            scale=own.attention_scale,
-            options=AttentionOptions(
-                window=own.window,
-                softcap=forward.hparams.attention_softcap,
-                causal=forward.block.causal,
-                sinks=layer.array("attn_sinks.weight"),
-                chunk=own.chunk,
-                keys_after=keys_after(forward, own.window),
-                alibi=alibi,
-                bias=bias,
-            ),
-            sequences=texts,
-            threads=forward.threads,
+        options = AttentionOptions(
+            window=own.window,
+            softcap=forward.hparams.attention_softcap,
+            causal=forward.block.causal,
+            sinks=layer.array("attn_sinks.weight"),
+            chunk=own.chunk,
+            keys_after=keys_after(forward, own.window),
+            alibi=alibi,
+            bias=bias,
         )
+        return attend(q, k, v, positions, own.attention_scale, options, sequences=texts, threads=forward.threads)
 
     if forward.branches is not None:
         return forward.branches.attend(within, q, k, v)
@@ -69,19 +61,12 @@ def attend_in_cache(
 def _attend_to_chosen(
     forward: ForwardContext, own: LayerHParams, q: Floats, k: Floats, v: Floats, hidden: Floats
 ) -> Floats:
+    mixed, at, scale = [], forward.positions, own.attention_scale
     texts = zip(*(np.split(each, forward.texts) for each in (q, k, v)), hidden, strict=True)
-    return np.concatenate(
-        [
-            attend(
-                *of_text,
-                q_positions=forward.positions,
-                scale=own.attention_scale,
-                options=AttentionOptions(bias=np.broadcast_to(bias, (own.heads, *bias.shape[1:]))),
-                threads=forward.threads,
-            )
-            for *of_text, bias in texts
-        ]
-    )
+    for queries, keys, values, bias in texts:
+        options = AttentionOptions(bias=np.broadcast_to(bias, (own.heads, *bias.shape[1:])))
+        mixed.append(attend(queries, keys, values, at, scale, options, threads=forward.threads))
+    return np.concatenate(mixed)
 
 
 def _attend_in_tree(
@@ -90,42 +75,28 @@ def _attend_in_tree(
     assert forward.tree is not None
     seen = len(k) - len(q)
     bias = forward.tree.bias(seen, own.window, own.chunk)
-    return attend(
-        q,
-        k,
-        v,
-        q_positions=seen + np.arange(len(q)),
-        scale=own.attention_scale,
-        options=AttentionOptions(
-            sinks=layer.array("attn_sinks.weight"), bias=np.broadcast_to(bias, (own.heads, *bias.shape))
-        ),
-        threads=forward.threads,
+    options = AttentionOptions(
+        sinks=layer.array("attn_sinks.weight"), bias=np.broadcast_to(bias, (own.heads, *bias.shape))
     )
+    return attend(q, k, v, seen + np.arange(len(q)), own.attention_scale, options, threads=forward.threads)
 
 
 def attend_to_shared(forward: ForwardContext, own: LayerHParams, q: Floats) -> Floats:
     """Return attention of queries (tokens, heads, width) to the keys and values of an earlier layer."""
-    return attend(
-        q,
-        *forward.shared_keys[own.kv_source_layer or 0],
-        q_positions=forward.positions,
-        scale=own.attention_scale,
-        options=AttentionOptions(
-            window=own.window, softcap=forward.hparams.attention_softcap, keys_after=keys_after(forward, own.window)
-        ),
-        sequences=forward.texts,
-        threads=forward.threads,
-    )
+    cap, (k, v) = forward.hparams.attention_softcap, forward.shared_keys[own.kv_source_layer or 0]
+    options = AttentionOptions(window=own.window, softcap=cap, keys_after=keys_after(forward, own.window))
+    scale, texts, threads = own.attention_scale, forward.texts, forward.threads
+    return attend(q, k, v, forward.positions, scale, options, sequences=texts, threads=threads)
 
 
 def keys_after(forward: ForwardContext, window: int | None) -> Ids | None:
-    """Return how many keys after each query are seen, too, in a layer with such a window."""
+    """Return how many keys after each query are visible in a layer with such a window."""
     return None if forward.block.images_in_windows and window is None else forward.keys_after
 
 
 def supports_branches(network: Network) -> bool:
-    """Return whether all layers mix tokens by `attention` alone, each with keys of its own, and positions stand for
-    themselves (not so in absolute embeddings, and where a text's length decides how it is rotated).
+    """Return whether all layers mix tokens only by `attention`, each with keys of its own, and rotation does not depend
+    on the text's length or on absolute position embeddings.
     """
 
     def supports(layer: Layer) -> bool:
@@ -143,14 +114,12 @@ def supports_branches(network: Network) -> bool:
 
 
 def supports_trees(network: Network) -> bool:
-    """Return whether, besides, what a token sees is all that its place decides: scores are neither capped nor
-    sloped.
-    """
+    """Return whether, in addition, scores have neither a cap nor distance penalties."""
     return supports_branches(network) and not network.hparams.attention_softcap and not network.hparams.alibi
 
 
 def temperature(forward: ForwardContext, rotated: bool) -> Floats | None:
-    """Return the factor of each token's queries, float32 (tokens,); None where that is one."""
+    """Return the factor of each token's queries, float32 (tokens,); None if all are 1."""
     query_scale = forward.block.query_scale
     factors = query_scale(forward.hparams, forward.positions, rotated) if query_scale else None
     return None if factors is None else np.tile(factors, forward.texts)

@@ -31,8 +31,8 @@ def attest(
     threads: int | None = None,
     json: bool = False,
 ) -> None:
+    from ...lab.reproduction import Provenance, verify_attestation
     from ...lab.reproduction import attest as write
-    from ...lab.reproduction import verify_attestation
     from ..ui import bytes_progress, print_line, said, usage
 
     if verify and source is not None:
@@ -45,7 +45,7 @@ def attest(
                 print_line(problem)
             verdict = "is not" if found.problems else "is"
             print_line(f"{found.path} {verdict} what {found.statement} says")
-        raise Exit(0 if found.passed else 1)
+        raise Exit(0 if found.ok else 1)
     if statement is not None:
         usage(
             f"{statement} is a statement to check, but --verify is missing",
@@ -54,10 +54,7 @@ def attest(
     with bytes_progress(f"attest {file.name}") as progress:
         made = write(
             file,
-            manifest=manifest_file,
-            source=source,
-            recipe=recipe,
-            imatrix=imatrix,
+            Provenance(manifest_file, source, recipe, imatrix),
             output=output,
             sign=sign,
             overwrite=overwrite,

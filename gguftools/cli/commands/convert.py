@@ -134,5 +134,5 @@ def convert(
         with named_progress("check logits") as progress:
             report = replace(report, check=check_output(report.outputs[0], model, check_logits, progress))
     print_report(report, json, run.resume)
-    if report.check is not None and not report.check.passed:
+    if report.check is not None and not report.check.ok:
         raise Exit(1)

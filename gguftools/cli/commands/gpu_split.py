@@ -29,7 +29,14 @@ def gpu_split(
 
     with named_progress("choose neurons") as progress:
         report = run(
-            activations, vram, model, output, batch=batch, least=min_neurons, overwrite=overwrite, progress=progress
+            activations,
+            vram,
+            model,
+            output,
+            batch=batch,
+            min_neurons=min_neurons,
+            overwrite=overwrite,
+            progress=progress,
         )
     if said(report, json, [report.file]):
         return

@@ -101,7 +101,7 @@ def _run(source: "Model", run: ValueOptions) -> "tuple[NodeValues | None, Compar
     if given is None and not run.against:
         usage("there is no text to run", "give a text with -p, or ids with --tokens")
     read = run.against if run.against and run.against.is_file() else None
-    reads = InputFiles(option="--save").also([*source.files, read])
+    reads = InputFiles(parameter="save").also([*source.files, read])
     target = None if run.save is None else check_output(run.save, run.overwrite, reads)
     note_before_running(source, run.threads)
     comparison = None
@@ -145,10 +145,12 @@ def _print_graph(shown: "ModelGraph", every: bool, dot: bool, json: bool) -> Non
 def _title(each: "LayerGroup") -> str | None:
     if each.layer is None:
         return None
-    others = _ranges(each.others)
+    others, number = _ranges(each.others), each.layer
+    if each.prefix not in ("", f"blk.{number}"):
+        return each.prefix + (f"; {others} as {number}" if others else "")
     if not others:
-        return f"layer {each.layer}"
-    return f"layer {each.layer}; layer{'s' if len(each.others) > 1 else ''} {others} as layer {each.layer}"
+        return f"layer {number}"
+    return f"layer {number}; layer{'s' if len(each.others) > 1 else ''} {others} as layer {number}"
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:

@@ -11,9 +11,9 @@ from ...metadata.chat_templates import SAMPLES, Answer, remarks, render, special
 from ...models.model import Model
 from ..templates import TODAY
 from .checkpoint import Original
+from .result import Check, judged, skipped
 from .source_tokenizer import SENTENCEPIECE
 from .texts import token_texts
-from .verdict import Verdict, judged, skipped
 
 TEMPLATE, TOKENS, SPECIAL = "chat template", "token ids", "special tokens"
 MAX_SPECIAL = 24  # of a vocabulary's control tokens: that many are written in texts
@@ -21,7 +21,7 @@ ROLES = ("bos", "eos", "unk", "pad", "sep", "mask")
 NEEDED = ("bos", "eos")
 
 
-def check_template(model: Model, original: Original | None) -> Verdict:
+def check_template(model: Model, original: Original | None) -> Check:
     """Check that usual conversations render to the original's texts; without an original, that they render."""
     ours, theirs = model.chat_template, None if original is None else original.template
     if ours is None and theirs is None:
@@ -44,7 +44,7 @@ def check_template(model: Model, original: Original | None) -> Verdict:
     return judged(TEMPLATE, [fault], "", lines, differing=differing)
 
 
-def _check_without_original(model: Model, answers: Mapping[str, Answer]) -> Verdict:
+def _check_without_original(model: Model, answers: Mapping[str, Answer]) -> Check:
     """Check a template without comparing it."""
     asked = [answers[name] for name in SAMPLES]
     if asked[0].text is None:
@@ -77,7 +77,7 @@ def _lines(answer: Answer) -> list[str]:
     return [f"refused: {answer.error}"] if answer.text is None else answer.text.split("\n")
 
 
-def check_tokens(model: Model, original: Original | None) -> Verdict:
+def check_tokens(model: Model, original: Original | None) -> Check:
     """Check that texts get the original's ids, with and without special tokens around them."""
     tokenizer = model.tokenizer
     controls = [tokenizer.text(number) for number in tokenizer.control_ids[:MAX_SPECIAL]]
@@ -85,7 +85,7 @@ def check_tokens(model: Model, original: Original | None) -> Verdict:
     if original is None:
         for text in texts:
             tokenizer.encode(text, parse_special=True)
-        return skipped(TOKENS, f"{len(texts)} texts become tokens; there is nothing to compare them with (--against)")
+        return skipped(TOKENS, f"{len(texts)} texts become tokens; there is no original to compare them with")
     encoders = original.encoders
     if not encoders:
         return skipped(TOKENS, "the original has neither tokenizer.json nor tokenizer.model")
@@ -94,7 +94,7 @@ def check_tokens(model: Model, original: Original | None) -> Verdict:
         for around in (False, True):
             difference = ""
             for name, encode in encoders.items():
-                plain = name == SENTENCEPIECE  # which knows no tokens that are written in texts
+                plain = name == SENTENCEPIECE  # which does not match special tokens in texts
                 ours, theirs = tokenizer.encode(text, around, not plain), encode(text, around)
                 if ours == theirs:
                     difference, tokens = "", tokens + len(ours)
@@ -123,7 +123,7 @@ def _token(model: Model, number: int) -> str:
     return f"{number} {quote(tokenizer.text(number))}" if 0 <= number < tokenizer.vocab_size else f"{number}, no token"
 
 
-def check_special(model: Model, original: Original | None) -> Verdict:
+def check_special(model: Model, original: Original | None) -> Check:
     """Check that the tokens which begin and end texts are those of the original's configs."""
     ends = model.tokenizer.end_ids
     ids_by_role = {role: model.metadata.get(SPECIAL_TOKENS[role]) for role in (*ROLES, "eot")}
@@ -146,7 +146,7 @@ def check_special(model: Model, original: Original | None) -> Verdict:
         elif known and int(number) not in known:
             faults.append(f"{role} is {_token(model, int(number))}; the original's is {places}")
     known = {each for ids in original.tokens("eos").values() for each in ids}
-    if lost := sorted(known - set(ends)):  # of several, which GGUF has no place for, some may be
+    if lost := sorted(known - set(ends)):  # GGUF holds fewer end tokens than configs: some may be missing
         unended = f"a text does not end at {_listed(model, lost)}, as the original's does"
         (lines if known & set(ends) else faults).append(unended)
     return judged(SPECIAL, faults, seen, lines)

@@ -15,19 +15,19 @@ from quants.tensor import all_readable
 from ...metadata.text import brief, plain
 from ...models.model import Model
 from ..weight_errors import weight_errors
-from .verdict import Verdict, judged
+from .result import Check, judged
 
 KEYS, WEIGHTS = "keys", "weights"
-# Besides matrices of layers, whose biases and gates may begin as zeros.
+# Apart from layers' matrices; their biases and gates may be zero.
 NEVER_ZERO = ("token_embd.weight", "output_norm.weight", "output.weight")
 MIN_SQNR = 3.0  # dB: IQ1_S and Q2_K leave 5 and more; rows in another order are at -3, zeros at 0
-OTHERWISE = ("context_length", "pooling_type", "vocab_size")  # may be changed on purpose, or have a check of their own
+OTHERWISE = ("context_length", "pooling_type", "vocab_size")  # may be changed on purpose, or have their own check
 RELATIVE = 1e-5
 ROWS = 64  # of a matrix that are looked at
-DERIVED = {"output.weight"}  # which may be the embedding
+DERIVED = {"output.weight"}  # may be tied to the embedding
 
 
-def check_keys(model: Model, original: Model) -> Verdict:
+def check_keys(model: Model, original: Model) -> Check:
     """Check that the architecture's keys have the original's values, also where one side leaves a key out."""
     ours, theirs = model.metadata, original.metadata
     if model.architecture != original.architecture:
@@ -84,7 +84,7 @@ def _numbers(model: Model, original: Model) -> Iterator[tuple[str, Any, Any]]:
                 yield f"{field.name} of layer {i}", one, other
 
 
-def check_zeros(model: Model) -> Verdict:
+def check_zeros(model: Model) -> Check:
     """Check that no matrix and no last norm is all zeros, by rows spread over it."""
     looked, faults = 0, list[str]()
     for name, tensor in all_readable(model.tensors).items():
@@ -94,10 +94,10 @@ def check_zeros(model: Model) -> Verdict:
         step = max(1, tensor.rows // ROWS)
         if not any(np.any(tensor[row : row + 1]) for row in range(0, tensor.rows, step)):
             faults.append(f"{name} is zero throughout")
-    return judged(WEIGHTS, faults, f"none of {looked} tensors is zero; there is nothing to compare with (--against)")
+    return judged(WEIGHTS, faults, f"none of {looked} tensors is zero; there is no original to compare with")
 
 
-def check_weights(model: Model, original: Model, threads: int | None) -> Verdict:
+def check_weights(model: Model, original: Model, threads: int | None) -> Check:
     """Check that each tensor is the original's, apart from rounding by its format."""
     comparison = weight_errors(original, model, threads=threads)
     turned = {name for name in comparison.only_a if name.replace("ffn_down.", "ffn_down_t.") in comparison.only_b}
@@ -108,7 +108,7 @@ def check_weights(model: Model, original: Model, threads: int | None) -> Verdict
         errors = tensor.errors
         sqnr = math.inf if errors.squares == 0 else -math.inf if errors.power == 0 else (errors.sqnr or 0.0)
         if errors.non_finite:
-            faults.append(f"{tensor.name} has {errors.non_finite} values that are not finite on one side alone")
+            faults.append(f"{tensor.name} has {errors.non_finite} values that are not finite on one side only")
         elif sqnr < MIN_SQNR:
             faults.append(f"{tensor.name} ({tensor.b}) is not the original's: {sqnr:.1f} dB above the difference")
         if sqnr < lowest:

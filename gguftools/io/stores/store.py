@@ -1,4 +1,4 @@
-"""Which client reads and writes what a URL names."""
+"""Choose the client for a URL."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ from quants.errors import FileError
 
 from .block_cache import BlockCache
 from .path import WEB, StorePath, first_line
-from .trying import Bytes
+from .retries import Bytes
 
 INSTALL = 'pip install "gguftools[stores]"'
 HUB_FILE = re.compile(r"(hf://\w[\w.-]*/\w[\w.-]*(?:@(?:refs/(?:pr|convert)/)?[^/]+)?)/(.+)")
@@ -24,10 +24,10 @@ BUCKETS = "hf://buckets/"
 
 
 class StoredObject(Protocol):
-    """An object of a store, as it was when it was opened.
+    """Read one version of an object.
 
-    size: in bytes. version: what is another one when it is replaced. fetch(begin, end): bytes of it; it raises
-    FileError where they are not those of that version.
+    size: in bytes. version: changes when the object is replaced. fetch(begin, end): returns these bytes; raises
+    FileError if they are of another version.
     """
 
     @property
@@ -38,10 +38,10 @@ class StoredObject(Protocol):
 
 
 class Upload(Protocol):
-    """An object that is being written: parts of `part_bytes`, numbered from 0, of which `have` are there already.
+    """Write an object in parts of `part_bytes`, numbered from 0.
 
-    stopped: set when there is no use in further tries. connections: how many parts are sent at a time; with one, parts
-    are sent in their order.
+    have: parts that are there already. stopped: set when no request should be repeated. connections: parts sent at a
+    time; with one, parts are sent in order.
     """
 
     path: StorePath
@@ -58,33 +58,36 @@ class Upload(Protocol):
 
 
 def file_system(scheme: str) -> Any:
-    """fsspec's file system for URLs of a scheme. Raises FileError where it, or what it needs, is not installed."""
+    """Return fsspec's file system for a scheme.
+
+    Raises FileError if it, or a package that it needs, is not installed.
+    """
     return made_file_system(scheme, os.getpid())  # threads of it do not go along into a process that is forked
 
 
 @lru_cache
 def made_file_system(scheme: str, process: int) -> Any:
-    """The same, made once in a process."""
+    """Make the file system of `file_system`, once per process."""
     try:
         fsspec = import_module("fsspec")
     except ImportError:
         raise FileError(f"{scheme}:// needs fsspec, which is not installed", hint=INSTALL) from None
     try:
-        found = fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+        fs = fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
     except ImportError as error:
-        found = _by_obstore(fsspec, scheme)
-        if found is None:
+        fs = _by_obstore(fsspec, scheme)
+        if fs is None:
             hint = INSTALL if scheme == "s3" else {"gs": "pip install gcsfs", "az": "pip install adlfs"}.get(scheme)
             raise FileError(f"{scheme}:// needs a package that is not installed: {first_line(error)}", hint) from None
     except Exception as error:
         raise FileError(f"{scheme}:// cannot be opened: {first_line(error)}") from None
-    if type(found).__module__ == "s3fs.core":
-        found.retries = 1  # we try again ourselves, and say when that ends
-    return found
+    if _is_s3(fs):
+        fs.retries = 1  # `retries` repeats requests
+    return fs
 
 
 def _by_obstore(fsspec: Any, scheme: str) -> Any:
-    """The file system that obstore has for a scheme, None where it isn't installed."""
+    """Return obstore's file system for a scheme, or None if it isn't installed."""
     try:
         obstore = import_module("obstore.fsspec")
         obstore.register(scheme)
@@ -93,14 +96,24 @@ def _by_obstore(fsspec: Any, scheme: str) -> Any:
         return None
 
 
+def can_resume(path: StorePath) -> bool:
+    """Return True if the store keeps the parts of an interrupted upload: S3 does. Raises FileError."""
+    return _is_s3(file_system(path.scheme))
+
+
 def _is_s3(fs: Any) -> bool:
     return type(fs).__module__ == "s3fs.core"
 
 
-def open_object(path: StorePath, pinned: dict[str, Any] | None = None) -> StoredObject:
-    """An object to read, as it is now. Raises FileError where it is not there, or may not be read.
+def _client(path: StorePath) -> tuple[Any, Any]:
+    """Return the module that serves a store, `s3` or `generic`, and fsspec's file system. Raises FileError."""
+    return import_module(".s3" if can_resume(path) else ".generic", __package__), file_system(path.scheme)
 
-    pinned: repositories of the hub by name, at a commit each; added to.
+
+def open_object(path: StorePath, pinned: dict[str, Any] | None = None) -> StoredObject:
+    """Open the current version of an object for reading. Raises FileError if it does not exist or may not be read.
+
+    pinned: repositories of the hub by name, each at a commit; new ones are added.
     """
     if path.scheme in WEB:
         from .http import open_web  # here, because it imports much
@@ -108,24 +121,18 @@ def open_object(path: StorePath, pinned: dict[str, Any] | None = None) -> Stored
         return open_web(path)
     if is_pinned(path):
         return _open_on_hub(path, {} if pinned is None else pinned)
-    fs = file_system(path.scheme)
-    if _is_s3(fs):
-        from .s3 import S3Object
-
-        return S3Object(fs, path)
-    from .generic import StoredFile
-
-    return StoredFile(fs, path)
+    client, fs = _client(path)
+    return client.Reader(fs, path)  # type: ignore[no-any-return]
 
 
 def is_pinned(path: Path) -> bool:
-    """Whether it is a file of a repository of the hub: read at a commit, it cannot change."""
+    """Return True for a file of a hub repository: it is read at a commit, so it cannot change."""
     return isinstance(path, StorePath) and path.scheme == "hf" and not str(path).startswith(BUCKETS)
 
 
 @dataclass(frozen=True)
 class _OfCommit:
-    """A file of a commit, which is its version."""
+    """Read a file of a commit; the commit is its version."""
 
     size: int
     version: str
@@ -149,112 +156,77 @@ def _open_on_hub(path: StorePath, pinned: dict[str, Any]) -> _OfCommit:
 
 
 class Objects:
-    """Objects that are read together: each as it was when it was opened, blocks of all of them kept at one place."""
+    """Open objects that are read together, each at one version, with one block cache for all."""
 
     def __init__(self) -> None:
         self._pinned: dict[str, Any] = {}
-        self.found: dict[str, StoredObject] = {}
+        self.opened: dict[str, StoredObject] = {}
         self.blocks = BlockCache(self._fetch)
 
     def open(self, path: StorePath) -> StoredObject:
-        """Raises FileError where it is not there, or may not be read."""
-        return self.found.setdefault(str(path), open_object(path, self._pinned))
+        """Open an object, once. Raises FileError if it does not exist or may not be read."""
+        return self.opened.setdefault(str(path), open_object(path, self._pinned))
 
     def _fetch(self, name: str, begin: int, end: int) -> Bytes:
-        return self.found[name].fetch(begin, end)
+        return self.opened[name].fetch(begin, end)
 
 
 def version_now(path: StorePath) -> tuple[int, str] | None:
-    """Bytes and version of an object at this moment, None where there is none. Raises FileError."""
+    """Return size and version of an object, or None if there is none. Raises FileError."""
     if path.scheme in WEB:
-        found = open_object(path)
-        return found.size, found.version
-    fs = file_system(path.scheme)
-    if _is_s3(fs):
-        from . import s3
-
-        head = s3.stat(fs, path)
-        return None if head is None else (int(head["ContentLength"]), str(head.get("ETag", "")))
-    from . import generic
-
-    info = generic.stat(fs, path)
-    return None if info is None else (int(info.get("size") or 0), generic.version_of(info))
+        web_file = open_object(path)
+        return web_file.size, web_file.version
+    client, fs = _client(path)
+    return client.version_now(fs, path)  # type: ignore[no-any-return]
 
 
 def listing(path: StorePath) -> list[tuple[str, int | None]]:
-    """Name and bytes (None: a folder) of what is in a folder of a store. Raises FileError."""
+    """List a folder of a store: (name, bytes), or (name, None) for a folder. Raises FileError."""
     if path.scheme in WEB:
         hint = "download it, and name the folder on this disk"
-        raise FileError(f"{path}: web servers do not say what is in a folder", hint)
-    fs = file_system(path.scheme)
-    if _is_s3(fs):
-        from . import s3
-
-        return s3.listed(fs, path)
-    from . import generic
-
-    return generic.listed(fs, path)
+        raise FileError(f"{path}: web servers do not list folders", hint)
+    client, fs = _client(path)
+    return client.listed(fs, path)  # type: ignore[no-any-return]
 
 
 def begin_upload(path: StorePath, total: int, mark: str, replaced: str | None, resume: bool) -> Upload:
-    """Begin to write an object. mark: a text that is the same for the same bytes, if an earlier run's are to be used.
+    """Begin to write an object.
 
-    replaced: version of the object that is there and is to be replaced, None where there must be none. resume: leave
-    parts behind for another run, where the store has such; see `can_resume`. Raises FileError.
+    total: its bytes. mark: the same text for the same content; used to resume. replaced: version of the object that is
+    to be replaced; None if there must be none. resume: keep the parts of an interrupted run, see `can_resume`. Raises
+    FileError.
     """
-    fs = file_system(path.scheme)
-    if _is_s3(fs):
-        from .s3 import S3Upload
-
-        return S3Upload(fs, path, total, mark if resume else secrets.token_hex(16), replaced, resume)
-    from .generic import FileUpload
-
-    return FileUpload(fs, path, total, replaced)
+    client, fs = _client(path)
+    return client.Upload(fs, path, total, mark if resume else secrets.token_hex(16), replaced, resume)  # type: ignore[no-any-return]
 
 
 def remove_object(path: StorePath) -> None:
-    """Remove an object, if it is there. Raises FileError."""
-    fs = file_system(path.scheme)
-    if _is_s3(fs):
-        from . import s3
-
-        s3.remove(fs, path)
-        return
-    from . import generic
-
-    generic.remove(fs, path)
+    """Remove an object, if there is one. Raises FileError."""
+    client, fs = _client(path)
+    client.remove(fs, path)
 
 
 def copies_between(source: Path, target: StorePath) -> bool:
-    """Whether the target's store copies ranges of the source by itself. Raises FileError."""
-    same = isinstance(source, StorePath) and source.scheme == target.scheme
-    return same and _is_s3(file_system(target.scheme))
+    """Return True if the target's store copies ranges of the source itself. Raises FileError."""
+    return isinstance(source, StorePath) and source.scheme == target.scheme and can_resume(target)  # of S3 both hold
 
 
 def sent_part_bytes(path: StorePath, total: int) -> int:
-    """Bytes of a part of an upload, as `begin_upload` would send it. Raises FileError."""
-    if _is_s3(file_system(path.scheme)):
-        from .s3 import part_bytes
-
-        return part_bytes(total)
-    from .generic import part_bytes as of_others
-
-    return of_others(total)
+    """Return the bytes of a part that `begin_upload` would send. Raises FileError."""
+    return _client(path)[0].part_bytes(total)  # type: ignore[no-any-return]
 
 
 def holds(path: StorePath, total: int, mark: str) -> bool:
-    """Whether an object is what an upload with that mark made. Raises FileError."""
-    fs = file_system(path.scheme)
-    if not _is_s3(fs):
+    """Return True if an object is what an upload with that mark made. Raises FileError."""
+    if not can_resume(path):
         return False
-    from . import s3
+    client, fs = _client(path)
+    head = client.stat(fs, path)
+    return bool(head and head["ContentLength"] == total and head.get("Metadata", {}).get(client.MARK) == mark)
 
-    head = s3.stat(fs, path)
-    return bool(head and head["ContentLength"] == total and head.get("Metadata", {}).get(s3.MARK) == mark)
 
-
-class Whole:
-    """An object that an earlier run wrote: nothing is left to do."""
+class CompletedUpload:
+    """Stand for an upload that an earlier run completed."""
 
     connections = 1
     have = frozenset({0})
@@ -269,11 +241,6 @@ class Whole:
     def withdraw(self) -> None: ...
 
 
-def can_resume(path: StorePath) -> bool:
-    """Whether parts of an upload outlive the run that sent them."""
-    return _is_s3(file_system(path.scheme))
-
-
 def state_of_object(size: int, version: str) -> tuple[int, int, int, int]:
-    """What `locks.state_of` says of a file, of an object."""
+    """Return the state of an object in the form of `locks.state_of`."""
     return 0, 0, size, int.from_bytes(hashlib.sha256(version.encode()).digest()[:7], "little")

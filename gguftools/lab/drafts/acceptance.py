@@ -1,8 +1,9 @@
-"""How likely drafted tokens stand, at every scored place of texts: one pass of the model and of all its drafts.
+"""Compute how likely drafted tokens are accepted at each scored position of texts: one pass of the model and its
+drafts.
 
-The texts are what is written: at each place the distributions of the model and of a draft are those after the same
-tokens, and a token drawn from the draft's stands with the probability sum of min(p, q), at every temperature. Of a
-draft looked up in the text, one token is proposed; it stands with its p.
+At each position the distributions of the model and of a draft follow the same tokens of the text. A token drawn from
+the draft's distribution is accepted with the probability sum of min(p, q), at each temperature. Prompt lookup proposes
+one token, which is accepted with its p.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,60 +14,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quants.errors import ModelError
+from runtime.arrays import Doubles, Floats, Ids
 
 if TYPE_CHECKING:
-    from runtime.arrays import Floats, Ids
     from runtime.evaluation.divergence import LazyForward, RunningLogits
     from runtime.evaluation.windows import Window
     from runtime.head import LazyLogits
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.speculation.assistants import Assistant
     from runtime.speculation.blocks import BlockWriter
     from runtime.speculation.readers import Reader
 
-Doubles = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 LOGITS_AT_ONCE = 1 << 23  # of one model: 33 MB; each temperature needs its own
 MIN_PLACES = 16  # at a time, however large the vocabulary
-MAX_LOOKUP = 64  # tokens of a looked-up draft: as many as there ever are; those that are too many are not counted
+MAX_LOOKUP = 64  # maximum tokens of a prompt-lookup draft
 
 Progress = Callable[[int, int, float], None]  # windows done, of how many, mean acceptance of the first draft so far
 
 
 @dataclass
 class Acceptance:
-    """What was found of one draft: lists have an entry for each window, of n places.
+    """The acceptance of one draft; lists have an entry for each window, of n positions.
 
-    stands: float64 (n, temperatures), the chance that a token drafted there stands. agree: (n,), whether the likeliest
-    tokens are the same. Of looked-up drafts stands is 0 where nothing is drafted, and the others are what
-    `draft_figures.copied` needs: drafted, matched (n,), own, missed (n, temperatures). problem: why it is not measured
-    to the end.
+    stands: float64 (n, temperatures), the chance that a token drafted there is accepted. agree: (n,), whether the top
+    tokens are the same. For lookup, stands is 0 where nothing is drafted, and the other lists are the input of
+    `figures.lookup_chances`: drafted, matched (n,), own, missed (n, temperatures). problem: why the draft was not
+    measured to the end.
     """
 
     stands: list[Doubles] = field(default_factory=list)
     agree: list[Flags] = field(default_factory=list)
-    drafted: list[Ints] = field(default_factory=list)
-    matched: list[Ints] = field(default_factory=list)
+    drafted: list[Ids] = field(default_factory=list)
+    matched: list[Ids] = field(default_factory=list)
     own: list[Doubles] = field(default_factory=list)
     missed: list[Doubles] = field(default_factory=list)
     problem: str | None = None
 
 
 class DraftLogits(Protocol):
-    """What a draft says at scored places start … stop - 1 of a window: float32 (n, vocabulary)."""
+    """A draft's logits at scored positions start … stop - 1 of a window: float32 (n, vocabulary)."""
 
-    def logits(self, window: int, start: int, stop: int) -> "Floats": ...
+    def logits(self, window: int, start: int, stop: int) -> Floats: ...
 
 
 @dataclass(frozen=True)
 class AcceptanceRun:
-    """A model and its drafts over windows.
+    """A model and its drafts on windows.
 
-    size: tokens of the model's vocabulary; what its matrix has beyond them is never drawn. drafts: by name. A draft's
-    tokens beyond its own matrix have probability 0. lookup: the name of a draft that is looked up in each window's
-    tokens, None for none.
+    size: tokens of the model's vocabulary; rows of its matrix beyond them are never drawn. drafts: by name; tokens
+    beyond a draft's own matrix have probability 0. lookup: the name of the prompt lookup, None for none.
     """
 
     windows: Sequence["Window"]
@@ -78,7 +76,10 @@ class AcceptanceRun:
     threads: int
 
     def run(self, progress: Progress | None = None) -> dict[str, Acceptance]:
-        """Raises ModelError where the model's own logits are not finite; of a draft that is its problem."""
+        """Return the acceptance of each draft by name.
+
+        Raises ModelError if the model's own logits are not finite; a draft's are its problem.
+        """
         names = [*self.drafts, *([] if self.lookup is None else [self.lookup])]
         results = {name: Acceptance() for name in names}
         first = results[names[0]]
@@ -119,8 +120,8 @@ class AcceptanceRun:
             if lookup is not None:
                 lookup.acceptance.agree[-1][start:stop] = lookup.first[start:stop] == likeliest
 
-    def _of_draft(self, draft: DraftLogits, number: int, start: int, stop: int) -> "Floats":
-        """Return its logits over the model's vocabulary. Raises ModelError."""
+    def _of_draft(self, draft: DraftLogits, number: int, start: int, stop: int) -> Floats:
+        """Return a draft's logits over the model's vocabulary. Raises ModelError."""
         logits = draft.logits(number, start, stop)[:, : self.size]
         check_finite(logits, f"logits of window {number + 1}")
         if logits.shape[1] < self.size:
@@ -129,9 +130,9 @@ class AcceptanceRun:
 
 
 class TemperedLogits:
-    """A model's distributions at a temperature: rows of logits (n, vocabulary). 0: the likeliest token is certain."""
+    """A model's distributions at a temperature, from logits (n, vocabulary). 0: the top token is certain."""
 
-    def __init__(self, logits: "Floats", temperature: float, threads: int = 1) -> None:
+    def __init__(self, logits: Floats, temperature: float, threads: int = 1) -> None:
         from runtime.evaluation.divergence import row_figures
 
         self.temperature, self.threads = temperature, threads
@@ -141,8 +142,8 @@ class TemperedLogits:
             self.logits = logits if temperature == 1 else logits / np.float32(temperature)
             self.rows = row_figures(self.logits, np.zeros(len(logits), np.int64), threads)
 
-    def overlap(self, logits: "Floats") -> Doubles:
-        """Sum of min(p, q) of each row, q being the other model's distribution at the same temperature: (n,)."""
+    def overlap(self, logits: Floats) -> Doubles:
+        """Return the sum of min(p, q) of each row, q being the other model's distribution at this temperature: (n,)."""
         from runtime.evaluation.divergence import VARIATION, compare
 
         other = TemperedLogits(logits, self.temperature, self.threads)
@@ -151,8 +152,8 @@ class TemperedLogits:
         overlap: Doubles = 1 - compare(self.rows, other.rows, self.threads)[:, VARIATION]
         return overlap.clip(0, 1)
 
-    def probability(self, rows: "Ids", tokens: "Ids") -> Doubles:
-        """Of a token in a row, of each (n,): 0 for the token -1."""
+    def probability(self, rows: Ids, tokens: Ids) -> Doubles:
+        """Return the probability of each token in its row, (n,); 0 for the token -1."""
         if self.temperature == 0:
             return np.where(tokens == self.likeliest[rows], 1.0, 0.0)
         own = self.logits[rows, np.maximum(tokens, 0)].astype(np.float64)
@@ -160,7 +161,7 @@ class TemperedLogits:
 
 
 class _LookupScores:
-    """What is looked up in a window, and what the model says of it. first: of each place the draft's first token."""
+    """Prompt lookup in a window, with the model's probabilities. first: the first drafted token of each position."""
 
     def __init__(self, window: "Window", acceptance: Acceptance, temperatures: int) -> None:
         drafts = lookup_drafts(window)
@@ -175,11 +176,11 @@ class _LookupScores:
             (index.get(place + each.matched, -1), i, each.tokens[each.matched])
             for i, (place, each) in enumerate(zip(window.scored.tolist(), drafts, strict=True))
             if each.matched < len(each.tokens)
-        ]  # the place where the model says it, the draft's place, the token
+        ]  # position of the model's prediction, the draft's position, the token
         self._wrong = np.array(wrong, np.int64).reshape(-1, 3)
 
     def take(self, of: TemperedLogits, i: int, start: int, stop: int) -> None:
-        """What the model says at places start … stop - 1, at temperature number i."""
+        """Record the model's probabilities at positions start … stop - 1, at temperature number i."""
         acceptance, rows = self.acceptance, np.arange(stop - start)
         acceptance.stands[-1][start:stop, i] = of.probability(rows, self.first[start:stop])
         acceptance.own[-1][start:stop, i] = of.probability(rows, self.window.targets[start:stop])
@@ -188,14 +189,14 @@ class _LookupScores:
 
 
 class LookupDraft(NamedTuple):
-    """A draft that is found in a text: matched: how many of its tokens, from the first on, are those that follow."""
+    """A draft from the text. matched: how many of its tokens, from the first on, are those that follow."""
 
     tokens: list[int]
     matched: int
 
 
 def lookup_drafts(window: "Window") -> list[LookupDraft]:
-    """What is found in a window's own tokens, at each scored place."""
+    """Return the prompt-lookup draft at each scored position of a window."""
     from runtime.sampling.sampler import State
     from runtime.speculation.drafts import LookupDrafter
 
@@ -211,33 +212,33 @@ def lookup_drafts(window: "Window") -> list[LookupDraft]:
     return lookups
 
 
-def check_finite(logits: "Floats", what: str) -> None:
-    """Raises ModelError; minus infinity bars a token."""
+def check_finite(logits: Floats, what: str) -> None:
+    """Raise ModelError if logits are not finite; minus infinity excludes a token."""
     largest = logits.max()
     if not np.isfinite(largest):
         raise ModelError(f"{what} are not finite: its weights are damaged")
 
 
 def draft_forward(net: "RunningModel") -> "LazyForward":
-    """Return a draft's forward; tokens that it does not know are token 0, as they are where it drafts."""
+    """Return a draft's forward function; tokens that it does not know become token 0, as in drafting."""
 
-    def forward(ids: "Ids", first: int) -> "LazyLogits":
+    def forward(ids: Ids, first: int) -> "LazyLogits":
         return net.lazy_logits(np.where(ids < net.vocabulary_size, ids, 0), first)
 
     return forward
 
 
 class SharedStates:
-    """The layers of a model, run once for itself and for what reads its states: forwards for `RunningLogits`.
+    """The layers of a model, run once for itself and for readers of its states: forward functions for `RunningLogits`.
 
-    Give the model's own logits `own`, those of a reader what `of` gives, which is asked for the same windows after it.
+    Use `own` for the model's logits and `of` for a reader's, which must be asked for the same windows afterwards.
     """
 
     def __init__(self, net: "RunningModel", readers: Iterable["Reader | BlockWriter"]) -> None:
         self.net, self.layers = net, tuple(sorted({layer for each in readers for layer in each.layers}))
         self._last: tuple[Ids, Floats, Floats | None] | None = None
 
-    def own(self, ids: "Ids", first: int) -> "LazyLogits":
+    def own(self, ids: Ids, first: int) -> "LazyLogits":
         self._last = None
         if self.layers:
             states, inputs = self.net.forward_with_inputs(ids, self.layers)
@@ -248,9 +249,11 @@ class SharedStates:
         return replace(states, x=states.x[:, first:])
 
     def of(self, reader: "Reader") -> "LazyForward":
-        """What it says of the tokens after `first` and on: from the place before, and the token at `first`."""
+        """Return a reader's forward function: it predicts from the previous position's state and the token at
+        `first`.
+        """
 
-        def forward(ids: "Ids", first: int) -> "LazyLogits":
+        def forward(ids: Ids, first: int) -> "LazyLogits":
             if self._last is None or not np.array_equal(self._last[0], ids):
                 self.own(ids, first)
             assert self._last is not None
@@ -268,8 +271,8 @@ class SharedStates:
 
         return forward
 
-    def inputs(self, ids: "Ids", layers: Sequence[int]) -> "Floats":
-        """What layers are given of a window's tokens, (tokens, width of all)."""
+    def inputs(self, ids: Ids, layers: Sequence[int]) -> Floats:
+        """Return the inputs of layers for a window's tokens, (tokens, width of all)."""
         last = None if self._last is None else self._last[0]
         if last is None or last.shape[1] != len(ids) or not (last == ids).all(axis=1).any():
             self.own(ids[None], 0)
@@ -277,7 +280,7 @@ class SharedStates:
         inputs: Floats = self._of_layers(layers)[int((self._last[0] == ids).all(axis=1).argmax())]
         return inputs
 
-    def _of_layers(self, layers: Sequence[int]) -> "Floats":
+    def _of_layers(self, layers: Sequence[int]) -> Floats:
         assert self._last is not None
         assert self._last[2] is not None
         every = self._last[2].reshape(*self._last[2].shape[:-1], len(self.layers), -1)
@@ -286,26 +289,26 @@ class SharedStates:
 
 
 class BlockLogits:
-    """What a draft that writes blocks says of the first token of one, at each scored place."""
+    """The logits of a block-writing draft (DFlash) for the first token of a block, at each scored position."""
 
     def __init__(self, shared: SharedStates, writer: "BlockWriter", windows: Sequence["Window"], drafted: int) -> None:
-        """drafted: tokens of a block, all of which see each other."""
+        """Prepare the draft. drafted: tokens of a block, all of which see each other."""
         self.shared, self.writer, self.windows = shared, writer, windows
         self.drafted = min(drafted, writer.max_tokens)
-        self._of: tuple[int, Floats] | None = None  # a window, and what is made of the first drafted tokens in it
+        self._of: tuple[int, Floats] | None = None  # a window, and the states of its first drafted tokens
 
-    def logits(self, window: int, start: int, stop: int) -> "Floats":
+    def logits(self, window: int, start: int, stop: int) -> Floats:
         if self._of is None or self._of[0] != window:
             self._of = window, self._firsts(self.windows[window])
         written = self.writer.written(np.ascontiguousarray(self._of[1][start:stop]))
         last = self.windows[window].inputs[self.windows[window].scored[start:stop]].tolist()
         return np.stack([self.writer.logits(written, i, token) for i, token in enumerate(last)])
 
-    def _firsts(self, window: "Window") -> "Floats":
-        """From the last place to the first: what is known at one is what is known behind it, but for a few tokens."""
+    def _firsts(self, window: "Window") -> Floats:
+        """Return the states from the last position to the first, so that the cache only has to be truncated."""
         from runtime.kv_cache import KVCache
 
-        cache, firsts = KVCache(), list["Floats"]()
+        cache, firsts = KVCache(), list[Floats]()
         self.writer.keep(self.shared.inputs(window.inputs, self.writer.layers), cache)
         for place in window.scored[::-1].tolist():
             cache.truncate(place)
@@ -314,13 +317,13 @@ class BlockLogits:
 
 
 def assistant_forward(assistant: "Assistant") -> "LazyForward":
-    """What it says of the tokens after `first` and on, looking at the keys of all tokens in front."""
+    """Return an assistant's forward function, which attends to the keys of all earlier tokens."""
 
-    def forward(ids: "Ids", first: int) -> "LazyLogits":
+    def forward(ids: Ids, first: int) -> "LazyLogits":
         logits: list[LazyLogits] = []
         for text in ids:
             cache = assistant.model.new_cache()
-            cache.memory = len(text)  # nothing is forgotten
+            cache.memory = len(text)  # keep all tokens
             states = assistant.model.lazy_forward(text.tolist(), cache).x
             steps: list[LazyLogits] = []
             for place in range(len(text) - 1, first - 1, -1):
@@ -333,6 +336,6 @@ def assistant_forward(assistant: "Assistant") -> "LazyForward":
 
 
 def _mean(stands: Sequence[Doubles]) -> float:
-    """Over all places, at the last temperature."""
+    """Return the mean over all positions, at the last temperature."""
     count = sum(len(each) for each in stands)
     return float(sum(each[:, -1].sum() for each in stands) / count) if count else 0.0

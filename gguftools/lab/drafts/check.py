@@ -1,9 +1,9 @@
-"""Whether a draft is worth it: vocabularies, acceptance on texts, what that gains, and decoding as it would run."""
+"""Check whether a draft pays: vocabularies, acceptance on texts, predicted speed-up, and simulated decoding."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from ...measurement.corpus import Corpus, read_corpus
 from ...measurement.perplexity import Progress, context_warning, tokens_at_once
 from ...measurement.texts import Texts, default_texts, texts_named
 from ...models.model import Model, opened
+from ...models.running import draft_reader, running_model
 from .acceptance import (
     Acceptance,
     AcceptanceRun,
@@ -34,14 +35,14 @@ from .texts import USUAL_LENGTH, chances, parts, places, temperature_figures
 
 if TYPE_CHECKING:
     from runtime.evaluation.windows import Window
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.speculation.assistants import Assistant
     from runtime.speculation.blocks import BlockWriter
     from runtime.speculation.readers import Reader
 
 LOOKUP, MTP, STATES = "lookup", "mtp", "states"
 READING = (MTP, STATES)  # the model's states
-DEEPEST_READ = 1  # what these say of tokens further on depends on what they drafted themselves
+DEEPEST_READ = 1  # later predictions depend on the tokens drafted before
 
 
 def draft_check(
@@ -54,25 +55,23 @@ def draft_check(
     options: DraftCheckOptions | None = None,
     progress: Progress | None = None,
 ) -> DraftCheckReport:
-    """Measure how much faster a model writes with a draft: on texts, predicted from that, and simulated.
+    """Measure how much faster a model generates with a draft: acceptance on texts, predicted speed-up, simulation.
 
-    drafts: smaller models of the same vocabulary, and files that read the model's states (EAGLE-3, DFlash, MTP).
-    text: one, several, or several by name, each of which gets its own figures, too; None for those that come with this
-    package. n_ctx: tokens of a window, 512 if not given; chunks: of how many windows of each text. threads: None for
-    all processors. options: how drafts are run and timed. progress: called with (steps done, of how many, mean
-    acceptance of the first draft so far).
-    Raises FileError, ModelError, VocabularyError for the model itself, and OptionError for too short a text or nothing
-    to check. What is wrong with a draft is in its figures.
+    drafts: smaller models of the same vocabulary, and files that read the model's states (EAGLE-3, DFlash, MTP). text:
+    one, several, or several by name, each with figures of its own, too; None for the texts of this package. n_ctx:
+    tokens of a window, default 512; chunks: number of windows of each text. threads: None for all processors. options:
+    how drafts are run and timed. progress(steps done, of how many, mean acceptance of the first draft so far). Raises
+    FileError, ModelError, VocabularyError for the model itself, and OptionError for a text that is too short or no
+    draft. Problems of a draft are in its figures.
     """
-    options = options or DraftCheckOptions()
-    plan = _plan(options)
+    plan = _checked(options or DraftCheckOptions())
     model = opened(target)
     candidates = [_candidate(model, draft) for draft in drafts]
-    candidates += [_Candidate(LOOKUP, LOOKUP)] if options.lookup else []
-    candidates += [_Candidate(MTP, MTP)] if options.mtp else []
+    candidates += [_Candidate(LOOKUP, LOOKUP)] if plan.lookup else []
+    candidates += [_Candidate(MTP, MTP)] if plan.mtp else []
     _check_names([each.name for each in candidates])
-    net = model.running(threads)
-    if options.mtp:
+    net = running_model(model, threads)
+    if plan.mtp:
         net.next_tokens  # noqa: B018  a model without one is told before anything runs
     _check_speaks(model, net)
     corpus = read_corpus(model, default_texts() if text is None else texts_named(text), n_ctx, chunks, None)
@@ -92,42 +91,34 @@ def draft_check(
 
 
 def _warnings(model: Model, candidates: Sequence["_Candidate"], n_ctx: int) -> Iterator[str]:
-    """Models that were made for shorter texts than the windows."""
+    """Yield a warning for each model whose context is shorter than the windows."""
     for each in (model, *(draft.model for draft in candidates if draft.model is not None)):
         if warning := context_warning(each, n_ctx):
             yield f"{each.path}: {warning}"
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The options, checked."""
-
-    temperatures: tuple[float, ...]
-    longest: int
-    cost_ratio: float | Literal["timed", "bytes"]
-    verify_cost: float | None
-    simulated: int
-    seed: int
-
-
-def _plan(options: DraftCheckOptions) -> _Plan:
-    temperatures, ratio, verify = options.temperatures, options.cost_ratio, options.verify_cost
+def _checked(options: DraftCheckOptions) -> DraftCheckOptions:
+    """Return the options with plain numbers. Raises OptionError for invalid ones."""
+    temperatures, ratio = options.temperatures, options.cost_ratio
     if not temperatures:
         raise OptionError("there is no temperature", "for example 0,0.8,1")
     for each in temperatures:
         _check_number(each, "the temperature", 0)
     if len(set(temperatures)) < len(temperatures):
         raise OptionError("a temperature is given twice")
-    if isinstance(ratio, str):
-        if ratio not in ("timed", "bytes"):
-            raise OptionError(f"the cost ratio is {ratio!r}", "a number, timed or bytes is expected")
-    else:
+    if not isinstance(ratio, str):
         _check_number(ratio, "the cost ratio", 0)
-    if verify is not None:
-        _check_number(verify, "the cost of verification", 0)
-    longest = as_count(options.draft_max, "the longest draft", 1)
-    simulated, seed = as_count(options.simulated, "simulated tokens", 0), as_count(options.seed, "the seed", 0)
-    return _Plan(tuple(map(float, temperatures)), longest, ratio, verify, simulated, seed)  # type: ignore[arg-type]
+    elif ratio not in ("timed", "bytes"):
+        raise OptionError(f"the cost ratio is {ratio!r}", "a number, timed or bytes is expected")
+    if options.verify_cost is not None:
+        _check_number(options.verify_cost, "the cost of verification", 0)
+    return replace(
+        options,
+        temperatures=tuple(map(float, temperatures)),
+        draft_max=as_count(options.draft_max, "the longest draft", 1),
+        simulated=as_count(options.simulated, "simulated tokens", 0),
+        seed=as_count(options.seed, "the seed", 0),
+    )
 
 
 def _check_number(given: Any, what: str, minimum: float) -> None:
@@ -139,7 +130,7 @@ def _check_number(given: Any, what: str, minimum: float) -> None:
 
 def _check_speaks(model: Model, net: "RunningModel") -> None:
     if net.encoder_decoder is not None or not net.architecture.block.causal:
-        problem = f"a model of {model.architecture} does not go on with texts"
+        problem = f"a model of {model.architecture} does not generate text"
         raise ModelError(f"{model.path} can't be drafted for: {problem}")
 
 
@@ -153,7 +144,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 @dataclass
 class _Candidate:
-    """A draft to be checked. name: its path, or its kind."""
+    """A draft to check. name: its path or type."""
 
     name: str
     draft_type: str
@@ -164,7 +155,9 @@ class _Candidate:
 
 
 def _candidate(model: Model, given: PathLike | Model) -> _Candidate:
-    """Raises OptionError for the model itself, FileError for what can't be read."""
+    """Return a draft after comparing vocabularies. Raises OptionError for the model itself, FileError for an unreadable
+    file.
+    """
     draft = opened(given)
     if draft is model or _same_file(model, draft):
         problem = f"{draft.path} is the model itself: drafting would take as long as writing"
@@ -186,21 +179,21 @@ def _same_file(one: Model, other: Model) -> bool:
 
 
 class _Run:
-    """One check: the model and its drafts on texts. verify, drawn: of `Costs`."""
+    """One check: the model and its drafts on texts. verify, drawn: see `Costs`."""
 
     def __init__(
         self,
         model: Model,
         net: "RunningModel",
         corpus: Corpus,
-        plan: _Plan,
+        plan: DraftCheckOptions,
         threads: int | None,
         progress: Progress | None,
     ) -> None:
         self.model, self.net, self.corpus, self.plan, self.threads = model, net, corpus, plan, threads
         self.size = min(model.tokenizer.vocab_size, net.vocabulary_size)
         self.progress, self.done, self.steps, self.mean = progress, 0, 0, 0.0
-        self.verify: NDArray[np.float64] = np.ones(plan.longest + 1)
+        self.verify: NDArray[np.float64] = np.ones(plan.draft_max + 1)
         self.drawn = 0.0
         self.timed: dict[str, Costs] = {}
         self.readers: dict[str, Reader | Assistant | BlockWriter] = {}  # of drafts that read the model's states
@@ -220,7 +213,7 @@ class _Run:
         self._report_progress()
         try:
             acceptances = self._pass(self.corpus.windows, able, nets, self.plan.temperatures).run(self._window_done)
-        except ModelError as error:  # a draft's is its own problem
+        except ModelError as error:  # a draft's error is recorded as its problem
             raise ModelError(f"{self.model.path} can't be measured: {error}", error.hint) from error
         for each in able:
             if (problem := acceptances[each.name].problem) is not None:
@@ -234,7 +227,7 @@ class _Run:
         ]
 
     def _prepare(self, candidate: _Candidate, nets: dict[str, "RunningModel"]) -> None:
-        """Make a draft ready to run; what keeps it from that is its obstacle."""
+        """Load a draft; an error becomes its obstacle."""
         from runtime.speculation.readers import OwnLayer
 
         if candidate.draft_type == MTP:
@@ -242,13 +235,13 @@ class _Run:
         if candidate.model is None:
             return
         try:
-            reader = candidate.model.reader_for(self.net)
+            reader = draft_reader(candidate.model, self.net)
             if reader:
                 self.readers[candidate.name], candidate.draft_type = reader, STATES
                 return
-            net = candidate.model.running(self.threads)
+            net = running_model(candidate.model, self.threads)
             if net.encoder_decoder is not None or not net.architecture.block.causal:
-                raise ModelError(f"a model of {candidate.model.architecture} does not go on with texts")
+                raise ModelError(f"a model of {candidate.model.architecture} does not generate text")
         except ModelError as error:
             candidate.obstacles = (str(error),)
             return
@@ -258,11 +251,11 @@ class _Run:
         plan = self.plan
         timed = plan.cost_ratio == "timed"
         if timed:
-            target_costs, costs = timed_costs(self.net, list(nets.values()), self.ids, plan.longest)
+            target_costs, costs = timed_costs(self.net, list(nets.values()), self.ids, plan.draft_max)
             self.verify, self.drawn = target_costs.verify, target_costs.drawn
             self.timed = dict(zip(nets, costs, strict=True))
         if plan.verify_cost is not None or not timed:
-            self.verify = 1 + (plan.verify_cost or 0.0) * np.arange(plan.longest + 1, dtype=np.float64)
+            self.verify = 1 + (plan.verify_cost or 0.0) * np.arange(plan.draft_max + 1, dtype=np.float64)
 
     def _window_done(self, done: int, _: int, mean: float) -> None:
         self.done, self.mean = done, mean
@@ -294,7 +287,7 @@ class _Run:
             if each.draft_type in READING:
                 reader = readers[each.name]
                 if isinstance(reader, BlockWriter):
-                    length = min(USUAL_LENGTH, self.plan.longest)
+                    length = min(USUAL_LENGTH, self.plan.draft_max)
                     running[each.name] = BlockLogits(shared, reader, windows, length)
                 else:
                     says = assistant_forward(reader) if isinstance(reader, Assistant) else shared.of(reader)
@@ -322,7 +315,7 @@ class _Run:
             costs, source = self.timed[draft.name], "timed"
             if plan.verify_cost is not None:
                 costs = replace(costs, verify=self.verify)
-        longest = DEEPEST_READ if draft.draft_type in READING else plan.longest
+        longest = DEEPEST_READ if draft.draft_type in READING else plan.draft_max
         at = [
             temperature_figures(acceptance, i, temperature, self.corpus, longest, costs)
             for i, temperature in enumerate(plan.temperatures)
@@ -354,8 +347,8 @@ class _Run:
     def _with_simulation(
         self, draft: _Candidate, at: TemperatureFigures, nets: Mapping[str, "RunningModel"]
     ) -> TemperatureFigures:
-        """Return its figures with those of decoding beside them, and what the text that was written predicts of it."""
-        usual = min(USUAL_LENGTH, self.plan.longest)
+        """Return the figures with those of a simulation, and the prediction for the generated text."""
+        usual = min(USUAL_LENGTH, self.plan.draft_max)
         length = usual if draft.draft_type in READING else at.draft_length or usual
         by: Any = nets.get(draft.name) or self.readers.get(draft.name) or LOOKUP
         context = None if draft.model is None else draft.model.context_length
@@ -380,7 +373,7 @@ class _Run:
         at: TemperatureFigures,
         length: int,
     ) -> float | None:
-        """Return tokens of a cycle, from the chances along texts."""
+        """Return the mean tokens per cycle, predicted from the chances along texts."""
         acceptance = self._pass(written, [draft], nets, [at.temperature]).run()[draft.name]
         mean = mean_cycle(chances(acceptance, 0, places(written), length, written=True), length)
         return None if mean is None else mean.tokens

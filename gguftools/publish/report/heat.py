@@ -1,4 +1,4 @@
-"""The page's one scale of colours, and the tables that are coloured by it: divergences and errors of weights."""
+"""Colour the page's heatmaps, divergences and errors of weights, by one scale."""
 
 import math
 import re
@@ -15,13 +15,13 @@ MARKED = 4  # every so many layers the number of one is written
 
 
 def step(value: float) -> int:
-    """The number of a value's colour."""
+    """Return the number of a value's colour."""
     return sum(value >= edge for edge in EDGES)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure as it is shown. colour: a class of the page's style. why: the tooltip."""
+    """Hold a figure as it is shown. colour: a class of the page's style. why: the tooltip."""
 
     text: str
     colour: str
@@ -35,7 +35,7 @@ def cell(value: float | None, missing: str) -> Cell:
 
 
 def by_text(results: Results) -> tuple[list[str], list[tuple[str, list[Cell]]]]:
-    """Names of texts and, for each file, the mean divergence on each; nothing where there is one text."""
+    """Return names of texts and each file's mean divergence on them; nothing if there is only one text."""
     names = list(dict.fromkeys(name for file in results.files for name in file.texts))
     if len(names) < 2:
         return [], []
@@ -48,7 +48,7 @@ def by_text(results: Results) -> tuple[list[str], list[tuple[str, list[Cell]]]]:
 
 @dataclass(frozen=True)
 class Grid:
-    """Relative errors of a file's weights. columns: (first layer, how many) of each mark.
+    """Hold relative errors of a file's weights. columns: (first layer, how many) of each mark.
 
     rows: name of the tensors, the largest error, and a cell a layer.
     """
@@ -60,7 +60,7 @@ class Grid:
 
 
 def grids(files: Sequence[Measured]) -> list[Grid]:
-    """A grid for each file, all with the same rows and layers, so that they can be compared by eye."""
+    """Return a grid for each file, all with the same rows and layers, so that they can be compared by eye."""
     errors = [_by_layer(file) for file in files]
     places = {place for found in errors for place in found}
     if not places:
@@ -79,7 +79,7 @@ def grids(files: Sequence[Measured]) -> list[Grid]:
 
 
 def _by_layer(file: Measured) -> dict[tuple[str, int], float]:
-    """Relative errors of a file's tensors by name and layer."""
+    """Return relative errors of a file's tensors by name and layer."""
     found = {}
     for name, figures in file.tensors.items():
         error = figures.get("relative", math.nan)

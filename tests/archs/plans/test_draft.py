@@ -80,7 +80,7 @@ def test_a_draft_needs_its_target_and_a_model_none(tmp_path: Path) -> None:
     draft, target = build("eagle3", tmp_path)
     with pytest.raises(GgufToolsError, match="is a draft") as refused:
         gguftools.convert(draft, tmp_path / "x.gguf", "f32")
-    assert "--target-model-dir" in str(refused.value.hint)
+    assert "`target_model_dir`" in str(refused.value.hint)
     with pytest.raises(GgufToolsError, match="is no draft"):
         gguftools.convert(target, tmp_path / "x.gguf", "f32", options=ConvertOptions(target_model_dir=target))
     with pytest.raises(GgufToolsError, match="there is no folder"):
@@ -96,7 +96,7 @@ def test_a_target_makes_a_draft_of_a_model_that_has_one(tmp_path: Path) -> None:
     with gguftools.open(tmp_path / "x.gguf") as model:
         assert (model.architecture, model.metadata["dflash.block_count"]) == ("dflash", 2)
         assert "token_embd.weight" not in model.tensors
-    assert gguftools.validate(tmp_path / "x.gguf").valid
+    assert gguftools.validate(tmp_path / "x.gguf").ok
 
 
 @pytest.mark.parametrize(

@@ -216,8 +216,8 @@ def test_an_expert_that_saw_little_is_drawn_towards_all() -> None:
     pieces = list(pieces_of(found.pieces("e", 12), []))
     assert [(piece.start, piece.stop) for piece in pieces] == [(0, 4), (4, 8), (8, 12)]
     assert np.linalg.matrix_rank(found.of["e", 2].matrix().whole(), 1e-3) == 3
-    assert np.linalg.eigvalsh(pieces[2].found.whole()).min() > 0.3
-    assert np.allclose(pieces[0].found.whole(), found.of["e", 0].matrix().whole(), rtol=0.5, atol=0.5)
+    assert np.linalg.eigvalsh(pieces[2].inputs.whole()).min() > 0.3
+    assert np.allclose(pieces[0].inputs.whole(), found.of["e", 0].matrix().whole(), rtol=0.5, atol=0.5)
 
 
 def test_what_inputs_held_back_speak_against_is_not_done() -> None:
@@ -341,10 +341,10 @@ def test_several_copies_of_hidden_states(tmp_path: Path) -> None:
 
 def test_models_that_cannot_be_run_so(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from runtime import layerwise
-    from runtime.model import Model
+    from runtime.model import RunningModel
 
     both = property(lambda self: "both sides", lambda self, value: None)
-    monkeypatch.setattr(Model, "encoder_decoder", both, raising=False)
+    monkeypatch.setattr(RunningModel, "encoder_decoder", both, raising=False)
     with pytest.raises(ModelError, match="cannot be run one layer after another"):
         layerwise.check_layerwise(gguftools.load(model))
     with pytest.raises(ModelError, match="cannot be run one layer after another"):

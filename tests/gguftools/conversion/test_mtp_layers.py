@@ -1,4 +1,4 @@
-"""`convert --mtp` and `--no-mtp`: the layers that predict tokens further, alone and left out.
+"""`convert --mtp` and `--no-mtp`: only the MTP layers, and all others.
 
 mtp.json: for families of tests/data/families what llama.cpp's convert_hf_to_gguf.py b11434 writes with these options:
 the tensors, and the keys that differ from those of the whole model's file (null: not there). Of
@@ -64,7 +64,7 @@ def test_by_itself_the_file_is_called_mtp(checkpoint, tmp_path):
 
 def test_without_such_layers_there_is_nothing_to_write_alone(checkpoint, tmp_path):
     folder = checkpoint("solar-open")
-    with pytest.raises(OptionError, match="no layers that predict tokens further"):
+    with pytest.raises(OptionError, match="has no MTP layers"):
         gguftools.convert(folder, tmp_path / "x.gguf", "f32", part="mtp")
     assert not list(tmp_path.glob("*.gguf"))
     gguftools.convert(
@@ -106,7 +106,7 @@ def test_files_that_have_no_place_for_such_a_layer(checkpoint, tmp_path, entry):
         np.testing.assert_allclose(both, np.concatenate(parts, axis=1), rtol=0.01)
     if entry == "deepseek-v3-mtp":
         return
-    with pytest.raises((OptionError, ModelError), match=r"no place for what makes one|computes otherwise than"):
+    with pytest.raises((OptionError, ModelError), match=r"no place for what makes one|computes differently from"):
         gguftools.graft(model, tmp_path / "both.gguf", [(further, "mtp")])
 
 

@@ -8,18 +8,17 @@ import struct
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.options import ConvertOptions
 from gguftools.io.checkpoint.folder import open_checkpoint
-from gguftools.io.stores import block_cache, trying
+from gguftools.io.stores import block_cache, retries
 from gguftools.writing.options import WriteOptions
 from quants import Tensor
 from quants.errors import FileError, OptionError
 
 from ...conftest import ROOT
+from ..command_line import typed
 from ..hub_server import Hub, serving
 
 MODEL = ROOT / "examples" / "austen-4m"
@@ -28,7 +27,7 @@ NAME = "hf://jane/austen-4m"
 
 @pytest.fixture
 def hub(monkeypatch):
-    monkeypatch.setattr(trying, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(retries, "FIRST_WAIT", 0.01)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with serving(Hub({"jane/austen-4m": MODEL})) as served:
         monkeypatch.setenv("HF_ENDPOINT", served.address)
@@ -40,7 +39,7 @@ def short_blocks(monkeypatch):
     """A small model in many requests."""
     monkeypatch.setattr(block_cache, "BLOCK", 1 << 18)
     monkeypatch.setattr(block_cache, "OWN_BLOCKS", 1 << 16)
-    monkeypatch.setattr(trying, "TRIES", 2)
+    monkeypatch.setattr(retries, "TRIES", 2)
 
 
 def safetensors(tensors: list[Tensor]) -> bytes:
@@ -135,9 +134,9 @@ def test_adapters_need_a_folder(hub, tmp_path):
 
 
 def test_command_line(hub, tmp_path):
-    run = CliRunner().invoke(build_app(), ["convert", NAME, "-o", str(tmp_path / "out.gguf")])
-    assert run.exit_code == 0, run.output
-    run = CliRunner().invoke(build_app(), ["convert", "hf://jane/lost", "-o", str(tmp_path / "lost.gguf")])
-    assert run.exit_code == 1
-    assert f"hf://jane/lost: there is no such model at {hub.address}" in run.output
+    run = typed("convert", NAME, "-o", str(tmp_path / "out.gguf"))
+    assert run.returncode == 0, run.stderr
+    run = typed("convert", "hf://jane/lost", "-o", str(tmp_path / "lost.gguf"))
+    assert run.returncode == 1
+    assert f"hf://jane/lost: there is no such model at {hub.address}" in run.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]

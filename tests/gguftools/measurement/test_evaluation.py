@@ -11,8 +11,7 @@ import pytest
 from gguftools.conversion.convert import convert
 from gguftools.measurement.divergence import divergence
 from gguftools.measurement.evaluation import BENCHMARKS, evaluate
-from gguftools.measurement.evaluation_figures import paired, score_of, wilson
-from gguftools.measurement.evaluation_report import EvaluationReport
+from gguftools.measurement.evaluation_report import EvaluationReport, paired, score_of, wilson
 from gguftools.measurement.options import DivergenceOptions, EvaluationOptions
 from quants.errors import FileError, OptionError
 

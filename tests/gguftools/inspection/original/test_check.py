@@ -14,6 +14,7 @@ from gguftools.inspection.original.check import NAMES, check
 from gguftools.inspection.original.checkpoint import Original
 from gguftools.inspection.original.generation_checks import (
     GeneratedText,
+    decoder_start,
     degeneration,
     first_difference,
     kl_divergences,
@@ -82,7 +83,7 @@ def test_a_sound_file(file: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gguftools.inspection.original.generation_checks.ANSWER", 8)
     told: list[str] = []
     report = check(file, EXAMPLE, n=16, progress=lambda done, total, name: told.append(name))
-    assert report.sound, wrong(report)
+    assert report.ok, wrong(report)
     assert [each.name for each in report.checks] == list(NAMES)
     assert told == list(NAMES[1:])
     assert {each.name for each in report.checks if each.verdict != "ok"} == {"vectors", "predictor"}
@@ -153,6 +154,13 @@ def test_weights_of_another_model_predict_otherwise(file: Path, tmp_path: Path):
     assert "below 0.01 for weights that are not quantized" in found["predictions"]
 
 
+def test_decoders_begin_with_the_token_that_generation_takes(file: Path):
+    """Without a key that is the token that begins texts."""
+    metadata = dict(gguftools.open(file).metadata)
+    assert decoder_start(metadata | {"llama.decoder_start_token_id": 7}) == 7
+    assert decoder_start(metadata) == BOS
+
+
 def test_greedy_texts_part_where_each_of_both_goes_on_by_itself(file: Path, tmp_path: Path):
     """The one-pass comparison says the same as the two texts side by side."""
     small = tmp_path / "small.gguf"
@@ -165,11 +173,11 @@ def test_greedy_texts_part_where_each_of_both_goes_on_by_itself(file: Path, tmp_
         texts.append(generation.tokens)
     place = next(i for i in range(24) if texts[0][i] != texts[1][i])
     prompt = [BOS, *theirs.tokenizer.encode("The capital of France is", add_special=False)]
-    found = first_difference(theirs.running(), 2048, GeneratedText(prompt, texts[0], "", "length"))
+    found = first_difference(gguftools.load(theirs), 2048, GeneratedText(prompt, texts[0], "", "length"))
     assert found is not None
     assert (found.after, found.theirs) == (place, texts[1][place])
     assert found.gap > 0
-    logits = theirs.running().logits([*prompt, *texts[0][:place]])[-1].astype(float)
+    logits = gguftools.load(theirs).logits([*prompt, *texts[0][:place]])[-1].astype(float)
     share = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
     assert found.probability == pytest.approx(share[texts[0][place]], rel=1e-3)
     assert found.gap == pytest.approx(logits[found.theirs] - logits[texts[0][place]], rel=1e-3)
@@ -211,7 +219,7 @@ def test_one_token_again_and_again_is_named(file: Path, tmp_path: Path):
     assert "one token 24 times in a row: 'GGGG" in found["repetition"]
     assert "one token" in wrong(check(made, EXAMPLE, only=["repetition"], n=24))["repetition"]
     as_its_original = check(made, made, only=["repetition"], n=24)
-    assert as_its_original.sound
+    assert as_its_original.ok
     assert "as the original's" in as_its_original["repetition"].lines[0]
 
 
@@ -253,7 +261,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
 def test_an_embedding_models_vectors(embedder: Path, tmp_path: Path):
     file, checkpoint = embedder / "file.gguf", embedder / "checkpoint"
     report = check(file, checkpoint)
-    assert report.sound, wrong(report)
+    assert report.ok, wrong(report)
     found = report["vectors"]
     assert found.figures["pooling"] == "cls"
     assert found.figures["least_cosine"] == pytest.approx(1)
@@ -308,7 +316,7 @@ def test_sentencepiece_is_an_original_too(tmp_path: Path, shared: Path):
     zoo_build.build(ZOO, "llama2-spm", tmp_path / "ck")
     gguftools.convert(tmp_path / "ck", tmp_path / "m.gguf", "f16")
     found = check(tmp_path / "m.gguf", tmp_path / "ck", only=QUICK)
-    assert found.sound, wrong(found)
+    assert found.ok, wrong(found)
     assert found["token ids"].seen.endswith("sentencepiece")
 
 
@@ -344,7 +352,7 @@ def test_a_file_that_cannot_be_opened_or_run(file: Path, tmp_path: Path):
     (tmp_path / "no.gguf").write_bytes(b"GGUF\x03\0\0\0")
     report = check(tmp_path / "no.gguf")
     assert [each.name for each in report.checks] == ["file"]
-    assert not report.sound
+    assert not report.ok
     damaged = Path(shutil.copy(file, tmp_path / "damaged.gguf"))
     with damaged.open("r+b") as raw:
         raw.seek(gguftools.open(file).file.parts[0].offsets["blk.0.ffn_norm.weight"])

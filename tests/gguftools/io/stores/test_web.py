@@ -8,7 +8,7 @@ import pytest
 
 import gguftools
 from gguftools import convert, quantize
-from gguftools.io.stores import block_cache, trying
+from gguftools.io.stores import block_cache, retries
 from gguftools.quantization.options import QuantizeOptions
 from quants.errors import FileError
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def hub(monkeypatch, folder):
-    monkeypatch.setattr(trying, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(retries, "FIRST_WAIT", 0.01)
     monkeypatch.setattr(block_cache, "BLOCK", 1 << 19)
     monkeypatch.setenv("HF_TOKEN", "hf_right")
     with serving(Hub({"jane/austen": folder})) as served:
@@ -120,8 +120,8 @@ def test_a_server_without_ranges_is_refused(hub):
 
 
 def test_addresses_of_other_things(hub, tmp_path):
-    with pytest.raises(FileError, match="web servers do not say what is in a folder"):
+    with pytest.raises(FileError, match="web servers do not list folders"):
         convert("https://example.org/model", tmp_path / "x.gguf")
-    with pytest.raises(FileError, match="web servers do not say what is in a folder") as caught:
+    with pytest.raises(FileError, match="web servers do not list folders") as caught:
         convert("https://huggingface.co/org/model", tmp_path / "x.gguf")
     assert "hf://org/model" in caught.value.hint

@@ -18,8 +18,8 @@ from gguftools.writing.resume import journal_path, partial_path
 from quants.errors import FileError, OptionError
 from runtime.evaluation.stored_logits import encode_rows
 
-from ...conftest import ROOT
-from ..command_line import typed
+from ....conftest import ROOT
+from ...command_line import typed
 
 TEXT = ROOT / "examples" / "persuasion.txt"
 CHOSEN = {"text": {"a": TEXT, "b": TEXT}, "n_ctx": 128, "chunks": 3}
@@ -56,7 +56,7 @@ def test_a_base_is_sound_and_no_model(files, tmp_path, form):
     base = tmp_path / "base.gguf"
     divergence(files["F16"], options=DivergenceOptions(save_base=base, **form), text=TEXT, n_ctx=128, chunks=2)
     report = gguftools.validate(base)
-    assert (report.valid, [problem.severity for problem in report.problems]) == (True, ["note"])
+    assert (report.ok, [problem.severity for problem in report.problems]) == (True, ["note"])
     with pytest.raises(FileError, match="is a base of logits, not a model"):
         gguftools.quantize(base, "Q8_0", tmp_path / "q.gguf")
 
@@ -81,7 +81,7 @@ def test_a_base_that_does_not_fit_is_one_clear_line(files, tmp_path):
     gguftools.set_metadata(files["Q4_0"], {"tokenizer.ggml.tokens": tokens}, output=tmp_path / "third.gguf")
     with pytest.raises(OptionError, match="of another vocabulary than"):
         divergence(base, tmp_path / "third.gguf")
-    with pytest.raises(OptionError, match="no base of our own"):
+    with pytest.raises(OptionError, match="is not a base in gguftools' format"):
         divergence(files["F16"], files["Q4_0"], options=DivergenceOptions(base_model=files["F16"]), **CHOSEN)
 
 
@@ -108,7 +108,7 @@ def test_top_k_is_called_a_bound(files, tmp_path):
 
 def test_what_goes_with_which_form(files, tmp_path):
     for given in ({"top_k": 3}, {"with_output": True}):
-        with pytest.raises(OptionError, match="of bases of our own"):
+        with pytest.raises(OptionError, match="needs a base in gguftools' format"):
             divergence(
                 files["F16"],
                 files["Q4_0"],
@@ -229,7 +229,7 @@ def test_a_base_in_llama_cpps_form_goes_on_at_its_window(files, tmp_path, monkey
         encoded.append(len(logits))
         return encode_rows(logits, threads)
 
-    monkeypatch.setattr("gguftools.measurement.llama_cpp_bases.encode_rows", encode)
+    monkeypatch.setattr("gguftools.measurement.bases.llama_cpp.encode_rows", encode)
     divergence(files["F16"], progress=lambda number, *_: told.append(number), **given)
     assert told == [0, 1, 2, 3, 4, 5, 6]
     assert encoded == [63, 63, 63]  # the damaged one and the last two
