@@ -51,7 +51,7 @@ CALLS = {
     "divergence MODEL MATRIX": "matrix.gguf",
     "divergence MODEL MODEL --fail-above mean": "mean",
     "draft-check MODEL absent.gguf": "there is no file absent.gguf",
-    "draft-check MODEL MATRIX": "matrix.gguf",
+    "draft-check TEXT MODEL": "persuasion.txt",
     "draft-check MODEL": "no draft",
     "embed absent.gguf -p one": "there is no file absent.gguf",
     "embed TEXT -p one": "persuasion.txt",
