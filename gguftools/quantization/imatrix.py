@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from archs.metadata import Metadata
-from archs.small_files import check_not_pointer
+from archs.small_files import check_not_pointer, hint_for_missing
 from quants import Tensor, from_array
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
@@ -103,7 +103,7 @@ def read_imatrix(path: PathLike) -> ImportanceMatrix:
         check_not_pointer(path, beginning)
         return _from_gguf(open_gguf(path)) if beginning[:4] == b"GGUF" else _from_dat(path, path.read_bytes())
     except FileNotFoundError:
-        raise FileError(f"there is no file {path}") from None
+        raise FileError(f"there is no file {path}", hint_for_missing(path)) from None
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
 

@@ -389,7 +389,8 @@ class Header:
     def read_magic(self) -> tuple[bytes, int]:
         magic = bytes(self.view[:4])
         if magic not in MAGICS:
-            raise FileError(f"{self.path} is not a GGUF file: it starts with {magic!r}, not b'GGUF'")
+            problem = f"{self.path} is not a GGUF file: it starts with {magic!r}, not b'GGUF'"
+            raise FileError(problem, "`gguftools convert FOLDER` makes one of a checkpoint")
         self.take(4, "magic")
         version = self.number("I", "version")
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")

@@ -102,7 +102,10 @@ def read_results(path: PathLike) -> Mapping[str, Any]:
     """Return the plain data of a saved result. Raises FileError for what is no JSON object."""
     from archs.small_files import read_json_object
 
-    return read_json_object(as_path(path, "the results"))
+    try:
+        return read_json_object(as_path(path, "the results"))
+    except FileError as error:
+        raise FileError(str(error), error.hint or EXPECTED) from error
 
 
 def results_of(data: Mapping[str, Any], source: str = "the results") -> Results:
