@@ -70,7 +70,8 @@ def merge_imatrices(
     """Merge importance matrices into one file, or convert one between GGUF and the legacy form (a name in .dat).
 
     imatrices: files or matrices. output: the file to write. fill: the model that they are for; a weight without data
-    gets that of a weight with the same input. min_rows: experts that saw fewer inputs get the mean of all experts for those that they lack.
+    gets that of a weight with the same input. min_rows: experts that saw fewer inputs get the mean of all experts for
+    those that they lack.
     overwrite: replace a file.
     Raises FileError, OptionError.
     """
