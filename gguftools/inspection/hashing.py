@@ -51,7 +51,7 @@ def hash(
 ) -> HashReport:
     """Return hashes of each tensor (unless tensors=False), then of the whole model.
 
-    algorithms: of xxh64, sha1, sha256, uuid; uuid is of the whole model only, version 5 in llama.cpp's name space.
+        algorithms: of xxh64, sha1, sha256, uuid; uuid is of the whole model only, version 5 in llama.cpp's name space.
     source: of a split set, any shard; the hashes are those of the merged file. A Model's tensors are hashed as they are
     stored. progress(bytes done, of how many, tensor). Raises FileError, also for a file that is changed while it is
     read, and OptionError for an unknown algorithm.

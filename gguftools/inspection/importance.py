@@ -71,7 +71,7 @@ def merge_imatrices(
 
     imatrices: files or matrices. output: the file to write. fill: the model that they are for; a weight without data
     gets that of a weight with the same input. min_rows: experts that saw fewer inputs get the mean of all experts for
-    those that they lack. overwrite: replace a file. Raises FileError, OptionError.
+        those that they lack. overwrite: replace a file. Raises FileError, OptionError.
     """
     if isinstance(imatrices, (str, os.PathLike)) or not isinstance(imatrices, Sequence) or not imatrices:
         raise wrong("imatrices", imatrices, "a list of one or more importance matrices")
