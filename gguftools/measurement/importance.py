@@ -107,9 +107,7 @@ def imatrix(
     chosen = precision_named(options.precision)
     texts = [_read(model, file, n_ctx, chunks, options) for file in files]
     net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
-    layers = (
-        len(net.next_tokens.layers) if options.nextn else 0
-    )  # refuse a model without MTP layers before anything runs
+    layers = len(net.next_tokens.layers) if options.nextn else 0  # refuses a model without MTP layers at once
     which = _Measured(net, options.with_output, options.nextn)
     away = options.executor if leaves_process(options.executor) else None
     spec = b"" if away is None else dumps(_WorkerSpec(runnable(model, threads, chosen), which.with_output, which.nextn))
