@@ -99,11 +99,7 @@ def imatrix(
     model, files = opened(source), _files(text)
     reads = [*model.files, *files]
     as_count(options.save_every, "save_every")
-    if options.resume and output is None:
-        raise OptionError("there is no output whose run could be resumed")
-    target = Path("imatrix.gguf") if output is None else output_path(output)
-    if output is not None:
-        check_target(target, NOTHING.also(reads), options.overwrite)
+    target = _target(output, options, reads)
     chosen = precision_named(options.precision)
     texts = [_read(model, file, n_ctx, chunks, options) for file in files]
     net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
@@ -134,6 +130,17 @@ def imatrix(
         if state is not None:
             state.end()
     return matrix
+
+
+def _target(output: PathLike | None, options: ImatrixOptions, reads: Sequence[Path]) -> Path:
+    """Return where to write the matrix. Raises OptionError for nothing to resume, FileError for what may not be there."""
+    if output is None:
+        if options.resume:
+            raise OptionError("there is no output whose run could be resumed")
+        return Path("imatrix.gguf")
+    target = output_path(output)
+    check_target(target, NOTHING.also(reads), options.overwrite)
+    return target
 
 
 def _files(text: PathLike | Sequence[PathLike]) -> list[Path]:
