@@ -133,7 +133,9 @@ def imatrix(
 
 
 def _target(output: PathLike | None, options: ImatrixOptions, reads: Sequence[Path]) -> Path:
-    """Return where to write the matrix. Raises OptionError for nothing to resume, FileError for what may not be there."""
+    """Return where to write the matrix. Raises OptionError for nothing to resume, FileError for what may not be
+    there.
+    """
     if output is None:
         if options.resume:
             raise OptionError("there is no output whose run could be resumed")
