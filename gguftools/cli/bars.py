@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 FREE = 3  # cells at the end of the line, where the terminal puts `^C` without beginning another line
-LEAST_TITLE, LEAST_BAR = 12, 10  # cells, as all that follow
+MIN_TITLE, MIN_BAR = 12, 10  # cells, as all that follow
 NOTE = 24
 WHOLE = Column(no_wrap=True)
 
@@ -23,7 +23,7 @@ class Bar(progress.Progress):
     def __init__(self, details: Sequence[tuple[ProgressColumn, int]], console: Console) -> None:
         """details: columns with the cells that they may take."""
         self.details, self.terminal = details, console
-        bar = progress.BarColumn(None, table_column=Column(width=LEAST_BAR, ratio=1))
+        bar = progress.BarColumn(None, table_column=Column(width=MIN_BAR, ratio=1))
         self.always = (_Cut(lambda task: task.description), bar)
         super().__init__(
             *self.always,
@@ -38,7 +38,7 @@ class Bar(progress.Progress):
     def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
         """Return the line; without numbers while it is not known how much there is to do."""
         width, known = max(1, self.terminal.width - FREE), all(task.total for task in self.tasks)
-        room = width - LEAST_TITLE - LEAST_BAR - 1
+        room = width - MIN_TITLE - MIN_BAR - 1
         shown: list[ProgressColumn] = [*self.always]
         for column, cells in self.details:
             room -= cells + 1

@@ -146,12 +146,12 @@ def _split(word: str, arity: Arity) -> tuple[str, str | None]:
 
 def arities(command: Any, several: Collection[str] = ()) -> dict[str, int]:
     """Return how many values each option of a command has. several: those with all words up to the next option."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for option in command.params:
         if option.param_type_name == "option":
             for spelling in (*option.opts, *option.secondary_opts):
-                found[spelling] = 0 if option.is_flag else UNBOUNDED if spelling in several else option.nargs
-    return found | {"--help": 0, "-h": 0}
+                counts[spelling] = 0 if option.is_flag else UNBOUNDED if spelling in several else option.nargs
+    return counts | {"--help": 0, "-h": 0}
 
 
 def spellings(command: Any, name: str) -> tuple[str, ...]:

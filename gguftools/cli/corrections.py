@@ -62,8 +62,8 @@ def read_call(
     known = Known(command, own | {old: own[new] for old, new in aliases.items()})
 
     def foreign(option: str) -> int | None:
-        found = elsewhere.meaning(name, option, known.own)
-        return found.values if found else None
+        meaning = elsewhere.meaning(name, option, known.own)
+        return meaning.values if meaning else None
 
     return parse_call(name, words, known.own, foreign, before), known
 
@@ -125,30 +125,30 @@ def _is_parsed(call: Call, known: Known) -> bool:
 def translate_options(call: Call, known: Known) -> Mistake | None:
     """Find options of other programs: renamed, made arguments, or left out."""
     foreign = [
-        (part, found)
+        (part, meaning)
         for part in call.parts
-        if part.option and (found := elsewhere.meaning(call.command, part.option, known.own))
+        if part.option and (meaning := elsewhere.meaning(call.command, part.option, known.own))
     ]
     if not foreign:
         return None
     foreign, call = _with_hub_file(call, known, foreign)
-    for part, found in foreign:
-        if found.becomes == "text":
-            return Mistake(f"{call.command} has no option {part.option}", text=_of_hub(part) or found.text)
-    meanings = {id(part): found for part, found in foreign}
+    for part, meaning in foreign:
+        if meaning.becomes == "text":
+            return Mistake(f"{call.command} has no option {part.option}", text=_of_hub(part) or meaning.text)
+    meanings = {id(part): meaning for part, meaning in foreign}
     front, middle, end = list[Part](), list[Part](), list[Part]()
     reasons: dict[str, str] = {}
     for part in call.parts:
-        found = meanings.get(id(part))
-        if found is None or found.becomes == "nothing":
-            middle += [part] if found is None else []
-            if found is not None:
-                reasons[found.text] = part.option
-        elif found.becomes == "argument":
-            place = front if found.text == elsewhere.FIRST else end
+        meaning = meanings.get(id(part))
+        if meaning is None or meaning.becomes == "nothing":
+            middle += [part] if meaning is None else []
+            if meaning is not None:
+                reasons[meaning.text] = part.option
+        elif meaning.becomes == "argument":
+            place = front if meaning.text == elsewhere.FIRST else end
             place.extend(() if part.value is None else [Part((part.value,))])
         else:
-            middle += _added(middle, _own(part, found.text))
+            middle += _added(middle, _own(part, meaning.text))
     if elsewhere.ON_THE_HUB in reasons:
         middle = _on_the_hub(middle)
     remark = "; ".join(f"{option} is not needed: {reason}" for reason, option in reasons.items())

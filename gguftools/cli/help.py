@@ -76,18 +76,18 @@ def by_panel(command: Any, parameters: Iterable[Any]) -> dict[str, list[Any]]:
     ]
     others = (title for title, _ in titled if title not in SHARED_PANELS)
     own: Mapping[str, Sequence[str]] = getattr(command, "panels", {})
-    found = _by_title(titled, (OPTIONS, *own, *others, *SHARED_PANELS))
-    for title in own.keys() & found.keys():
-        found[title].sort(key=lambda option: own[title].index(option.name))
-    return found
+    panels = _by_title(titled, (OPTIONS, *own, *others, *SHARED_PANELS))
+    for title in own.keys() & panels.keys():
+        panels[title].sort(key=lambda option: own[title].index(option.name))
+    return panels
 
 
 def _by_title(entries: Iterable[tuple[str, T]], titles: Iterable[str]) -> dict[str, list[T]]:
     """Return the entries by title, in the order of the titles, without empty ones."""
-    found: dict[str, list[T]] = {title: [] for title in titles}
+    groups: dict[str, list[T]] = {title: [] for title in titles}
     for title, entry in entries:
-        found.setdefault(title, []).append(entry)
-    return {title: group for title, group in found.items() if group}
+        groups.setdefault(title, []).append(entry)
+    return {title: group for title, group in groups.items() if group}
 
 
 def usage(command: Any, ctx: Any) -> list[str]:

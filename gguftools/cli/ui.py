@@ -144,8 +144,8 @@ def note_slow_products(threads: int | None) -> None:
     from quants.arguments import thread_count
     from runtime.kernels.blas import hindrance
 
-    if found := hindrance(thread_count(threads)):
-        note(f"note: {found}")
+    if problem := hindrance(thread_count(threads)):
+        note(f"note: {problem}")
 
 
 def warn_of_context(model: "PathLike | Model", ctx: int | None) -> bool:
@@ -181,11 +181,11 @@ def print_json(result: Any) -> None:
 def _versioned(result: Any) -> Any:
     if isinstance(result, (list, tuple)):
         return [_versioned(each) for each in result]
-    found = _plain(result) if hasattr(result, "as_dict") else result
-    return {"format_version": FORMAT_VERSION} | found if isinstance(found, dict) else found
+    plain = _plain(result) if hasattr(result, "as_dict") else result
+    return {"format_version": FORMAT_VERSION} | plain if isinstance(plain, dict) else plain
 
 
-def said(result: Any, as_json: bool, written: Sequence[object] = ()) -> bool:
+def print_result(result: Any, as_json: bool, written: Sequence[object] = ()) -> bool:
     """Print what a result warns of, and all of it as JSON if that is asked for; return True if nothing else is to be
     printed. written: files that were written, whose names are all that --quiet leaves of the result.
     """
@@ -203,7 +203,7 @@ def said(result: Any, as_json: bool, written: Sequence[object] = ()) -> bool:
 def _json(value: Any, indent: int | None = None) -> str:
     """Return JSON whose strings have no unseen characters but as escapes, and the rest as itself."""
     text = json.dumps(value, indent=indent, ensure_ascii=not terminal.is_unicode(sys.stdout), default=_plain)
-    return UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)
+    return UNSEEN.sub(lambda match: match[0] if match[0] == "\n" else json.dumps(match[0])[1:-1], text)
 
 
 def _plain(result: Any) -> Any:
@@ -215,7 +215,7 @@ def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequen
     if title:
         terminal.put(sys.stdout, (visible(title), "bold"))
     shown = [list(map(visible, row)) for row in (columns, *rows)]
-    if sys.stdout.isatty() and len(rows) <= MOST_FOLDED:
+    if sys.stdout.isatty() and len(rows) <= MAX_FOLDED:
         console = terminal.console(stderr=False)
         console.print(*folded(shown, right, console.width), sep="", end="")
         return
@@ -247,7 +247,7 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
     unknown = [name for name in report.without_importance if name not in USUALLY_UNKNOWN]
     if unknown:
         note(f"warning: the importance matrix has no data for {', '.join(unknown)}")
-    if said(report, as_json, [] if report.dry_run else [output.file for output in report.outputs]):
+    if print_result(report, as_json, [] if report.dry_run else [output.file for output in report.outputs]):
         return
     for output in report.outputs:
         reasons: dict[tuple[str, str], list[str]] = {}  # a line for all tensors that fall back for the same reason
@@ -293,7 +293,7 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
 
 def prepared(seconds: float) -> str:
     """Return what to say of the time that kernels took to be compiled, or loaded where a run before compiled them."""
-    return f", after {seconds:.1f} s to load or compile kernels" if seconds >= LEAST_NAMED else ""
+    return f", after {seconds:.1f} s to load or compile kernels" if seconds >= MIN_NAMED else ""
 
 
 def _print_work(work: "WorkPlan") -> None:
@@ -333,7 +333,7 @@ def print_traffic(traffic: "Traffic | None") -> None:
 
 def print_shards(report: "ShardsReport", as_json: bool, written: Sequence[object]) -> None:
     """Print the shards of a set, and the file that has it all. written: which of them this run has written."""
-    if said(report, as_json, [] if report.dry_run else written):
+    if print_result(report, as_json, [] if report.dry_run else written):
         return
     rows = [(str(shard.path), str(shard.tensors), size(shard.nbytes)) for shard in report.shards]
     print_table(None, ("shard", "tensors", "bytes"), rows, "lrr")
@@ -342,9 +342,9 @@ def print_shards(report: "ShardsReport", as_json: bool, written: Sequence[object
 
 
 USUALLY_UNKNOWN = ("output.weight", "token_embd.weight")  # importance matrices leave them out on purpose
-LEAST_NAMED = 0.05  # seconds that are worth a word
-MOST_FOLDED = 2000  # rows that are folded in a second
-MOST_ROWS = 12  # entries and problems that a person is shown; --json has all
+MIN_NAMED = 0.05  # seconds that are worth a word
+MAX_FOLDED = 2000  # rows that are folded in a second
+MAX_ROWS = 12  # entries and problems that a person is shown; --json has all
 
 
 def print_matrix(matrix: "ImportanceMatrix", findings: "Sequence[Finding] | None" = None) -> None:
@@ -352,7 +352,7 @@ def print_matrix(matrix: "ImportanceMatrix", findings: "Sequence[Finding] | None
     from ..quantization.imatrix import layer_importance, summary
     from ..quantization.imatrix_doctor import examine
 
-    entries, found = summary(matrix), examine(matrix) if findings is None else findings
+    entries, problems = summary(matrix), examine(matrix) if findings is None else findings
     print_line(
         f"{matrix.path}: {len(entries)} entries from {matrix.chunks} chunks of {matrix.chunk_size} tokens"
         f" ({', '.join(matrix.datasets) or 'dataset not named'})"
@@ -365,16 +365,16 @@ def print_matrix(matrix: "ImportanceMatrix", findings: "Sequence[Finding] | None
             str(e.zero_columns),
             f"{e.importance:.4g}",
         )
-        for e in (*entries[: MOST_ROWS // 2], *entries[MOST_ROWS // 2 :][-MOST_ROWS // 2 :])
+        for e in (*entries[: MAX_ROWS // 2], *entries[MAX_ROWS // 2 :][-MAX_ROWS // 2 :])
     ]
     columns = ("most and least important", "columns", "experts seen", "zero columns", "mean square")
     print_table(None, columns, rows, "lrrrr")
     layers = [layer for layer in layer_importance(entries) if layer >= 0]
     print_line(f"layers by importance: {', '.join(map(str, layers))}")
-    for finding in found[:MOST_ROWS]:
+    for finding in problems[:MAX_ROWS]:
         note(str(finding))
-    if len(found) > MOST_ROWS:
-        note(f"warning: {len(found) - MOST_ROWS} more problems; --json lists all")
+    if len(problems) > MAX_ROWS:
+        note(f"warning: {len(problems) - MAX_ROWS} more problems; --json lists all")
 
 
 def print_value(value: Any, as_json: bool) -> None:
@@ -410,8 +410,8 @@ def table(rows: Sequence[Sequence[str]], right: str = "") -> Iterator[str]:
     padded = []  # without rich, which takes its time for long tables
     for i, column in enumerate(zip(*rows, strict=True)):
         taken = list(map(places, column))
-        most = min(max(taken), WIDEST)
-        cells = zip(column, (" " * (most - size) for size in taken), strict=True)
+        width = min(max(taken), WIDEST)
+        cells = zip(column, (" " * (width - size) for size in taken), strict=True)
         padded.append([gap + cell if right[i : i + 1] == "r" else cell + gap for cell, gap in cells])
     return (GAP.join(cells).rstrip(" ") for cells in zip(*padded, strict=True))
 
@@ -434,8 +434,8 @@ def folded(rows: Sequence[Sequence[str]], right: str, width: int) -> "Iterator[R
 
     def grid() -> Table:
         columns = (
-            Column(width=most, justify="right" if whole else "left", overflow="fold")
-            for most, whole in zip(widths, numbers, strict=True)
+            Column(width=column_width, justify="right" if whole else "left", overflow="fold")
+            for column_width, whole in zip(widths, numbers, strict=True)
         )
         return Table.grid(*columns, padding=(0, len(GAP), 0, 0))
 
@@ -461,10 +461,10 @@ def folded(rows: Sequence[Sequence[str]], right: str, width: int) -> "Iterator[R
 def _widths(rows: Sequence[Sequence[str]], words: Sequence[Sequence[int]], room: int) -> list[int]:
     """Of each column: of its words, from the short ones on while there is room, then of whole cells, from the left."""
     widths = [0] * len(rows[0])
-    for most, i in sorted({(most, i) for row in words for i, most in enumerate(row)}):
-        if sum(widths) - widths[i] + most <= room:
-            widths[i] = most
-    for i, least in enumerate(widths):
-        most = max((places(row[i]) for row, wide in zip(rows, words, strict=True) if wide[i] <= least), default=0)
-        widths[i] += max(0, min(most - least, room - sum(widths)))
+    for needed, i in sorted({(needed, i) for row in words for i, needed in enumerate(row)}):
+        if sum(widths) - widths[i] + needed <= room:
+            widths[i] = needed
+    for i, width in enumerate(widths):
+        needed = max((places(row[i]) for row, wide in zip(rows, words, strict=True) if wide[i] <= width), default=0)
+        widths[i] += max(0, min(needed - width, room - sum(widths)))
     return widths

@@ -31,18 +31,18 @@ A_NUMBER = "X"  # value name in help of a number that need not be whole
 
 def gathered(command: str, words: Sequence[str]) -> list[str]:
     """Return the words of a call, with the values of an option that takes several joined into one."""
-    found: list[str] = []
+    joined: list[str] = []
     begins: int | None = None
     for word in words:
         name, sign, value = word.partition("=")
         if word.startswith("-") and word != "-":
-            begins = len(found) + 1 if name in SEVERAL_WORDS.get(command, ()) else None
-            found += [name, value] if begins is not None and sign else [word]
-        elif begins is not None and len(found) > begins:
-            found[begins] += GATHERED + word
+            begins = len(joined) + 1 if name in SEVERAL_WORDS.get(command, ()) else None
+            joined += [name, value] if begins is not None and sign else [word]
+        elif begins is not None and len(joined) > begins:
+            joined[begins] += GATHERED + word
         else:
-            found.append(word)
-    return found
+            joined.append(word)
+    return joined
 
 
 def with_model_as_argument(command: Any, words: Sequence[str], is_incomplete: bool = False) -> list[str]:
@@ -111,8 +111,8 @@ def _wrong_value(parameter: Any, typed: Sequence[str], command: Any) -> str:
     low, high = (getattr(parameter, end, getattr(of_type, end, None)) for end in ("min", "max"))
     wanted = "a number" if parameter.metavar == A_NUMBER else "a whole number"
     bounds = " and ".join(f"at {word} {end}" for word, end in (("least", low), ("most", high)) if end is not None)
-    found = f"{parameter.opts[0]} is {value!r}" if value is not None else f"{parameter.opts[0]} has another type"
-    return f"{found}; {wanted}{f' of {bounds}' if bounds else ''} was expected"
+    actual = f"{parameter.opts[0]} is {value!r}" if value is not None else f"{parameter.opts[0]} has another type"
+    return f"{actual}; {wanted}{f' of {bounds}' if bounds else ''} was expected"
 
 
 def mistaken(command: Any, words: Sequence[str], before: Sequence[str] = ()) -> tuple[str, str] | None:
@@ -138,7 +138,7 @@ def _wrong_command(error: Any, words: Sequence[str], commands: Mapping[str, Any]
 
     match = re.match(r"No such command '(.*?)'", message)
     if not match:
-        return message[:1].lower() + message[1:], _behind(words, commands)
+        return message[:1].lower() + message[1:], _option_before_command(words, commands)
     name = match[1].replace("_", "-")
     known = PROGRAMS.get(name.removesuffix(".exe").removesuffix(".py"))
     if known == "split" and "--merge" in words:
@@ -153,7 +153,7 @@ def _wrong_command(error: Any, words: Sequence[str], commands: Mapping[str, Any]
     return problem, did_you_mean(name, commands) or "`gguftools --help` lists the commands"
 
 
-def _behind(words: Sequence[str], commands: Mapping[str, Any]) -> str:
+def _option_before_command(words: Sequence[str], commands: Mapping[str, Any]) -> str:
     """Return what to type where an option stands before the command."""
     name = next((word for word in words if word in commands), "")
     if not name:

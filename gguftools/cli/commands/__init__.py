@@ -13,12 +13,12 @@ def load(called: str | None = None) -> dict[str, ModuleType]:
     called: the command that is asked for, if that is known: where it is one of ours, other packages are not looked at.
     """
     names = sorted(info.name for info in pkgutil.iter_modules(__path__))
-    found = {name.replace("_", "-"): importlib.import_module(f"{__name__}.{name}") for name in names}
-    if called not in found:
+    modules = {name.replace("_", "-"): importlib.import_module(f"{__name__}.{name}") for name in names}
+    if called not in modules:
         from importlib.metadata import entry_points
 
         for entry in entry_points(group=ENTRY_POINTS):
-            if entry.name in found:
+            if entry.name in modules:
                 raise ImportError(f"{entry.value} brings a command {entry.name}, which there is already")
-            found[entry.name] = entry.load()
-    return found
+            modules[entry.name] = entry.load()
+    return modules

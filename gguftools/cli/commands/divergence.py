@@ -158,14 +158,14 @@ def _write_html(report: "DivergenceReport", html: str, overwrite: bool, reads: l
 
 
 def _print(report: "DivergenceReport", shown: ReportOptions) -> None:
-    from ..ui import print_line, said
+    from ..ui import print_line, print_result
 
     if shown.markdown:
         from ...publish.report.card import markdown
 
-        said(report, False)
+        print_result(report, False)
         print_line(markdown(report.as_dict()).rstrip("\n"), keep="\n")
-    elif not said(report, shown.json):
+    elif not print_result(report, shown.json):
         _print_files(report, shown.worst)
     sys.stdout.flush()
 

@@ -47,7 +47,7 @@ def perplexity(
     from ...measurement.perplexities import perplexities
     from ...measurement.perplexity import perplexity as measure
     from ...measurement.texts import named_texts
-    from ..ui import StepProgress, said, usage, window_progress
+    from ..ui import StepProgress, print_result, usage, window_progress
 
     if running and len(models) > 1:
         usage("--running prints the values of one model", "name one model, or leave it out")
@@ -67,11 +67,11 @@ def perplexity(
         else:
             table = perplexities(sources, named, **how)
     if len(models) == 1:
-        if not said(result, json):
+        if not print_result(result, json):
             _print(result)
         return
     table = replace(table, failed=[*unopened, *table.failed])
-    if not said(table, json):
+    if not print_result(table, json):
         _print_table(table)
     _print_failed(table.failed)
 
@@ -170,9 +170,9 @@ def _print(result: "PerplexityReport") -> None:
             f" with products in {result.products}{prepared(result.compile_seconds)}"
         )
     if result.profile:
-        for kind, seconds in sorted(result.profile.items(), key=lambda each: -each[1]):
+        for operation, seconds in sorted(result.profile.items(), key=lambda each: -each[1]):
             share = 100 * seconds / sum(result.profile.values())
-            print(f"  {kind:28} {share:5.1f} %  {1e6 * seconds / result.tokens:9.1f} µs a token")
+            print(f"  {operation:28} {share:5.1f} %  {1e6 * seconds / result.tokens:9.1f} µs a token")
     if result.skipped is not None:
         print(f"{100 * result.skipped:.1f} % of the neurons skipped")
     if result.dense_perplexity is not None:
