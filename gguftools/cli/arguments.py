@@ -23,7 +23,7 @@ FILE_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
 SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)
 RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 OVERRIDE = re.compile(r"([^=]+)=(int|float|bool|str):(.*)", re.DOTALL)
-OVERRIDES: Mapping[str, tuple[Callable[[str], Any], str, ValueType]] = {  # what reads it, what a wrong value is, type
+OVERRIDES: Mapping[str, tuple[Callable[[str], Any], str, ValueType]] = {  # parser, description of a wrong value, type
     "int": (int, "not an int", ValueType.INT64),
     "float": (float, "not a float", ValueType.FLOAT32),
     "bool": (lambda text: {"true": True, "false": False}[text.lower()], "neither true nor false", ValueType.BOOL),

@@ -12,13 +12,13 @@ from rich.table import Column, Table
 from rich.text import Text
 
 FREE = 3  # cells at the end of the line, where the terminal puts `^C` without beginning another line
-MIN_TITLE, MIN_BAR = 12, 10  # cells, as all that follow
+MIN_TITLE, MIN_BAR = 12, 10  # cells, as all widths below
 NOTE = 24
 WHOLE = Column(no_wrap=True)
 
 
 class Bar(progress.Progress):
-    """A title, a bar and as many columns as there is room for, the first ones first; nothing is left of it."""
+    """A title, a bar, and the first columns that fit; the line is removed at the end."""
 
     def __init__(self, details: Sequence[tuple[ProgressColumn, int]], console: Console) -> None:
         """details: columns with the cells that they may take."""
@@ -32,7 +32,7 @@ class Bar(progress.Progress):
             disable=not console.is_interactive,
             auto_refresh=False,
             redirect_stdout=False,
-            redirect_stderr=False,  # no thread, which a fork would lose
+            redirect_stderr=False,  # without a thread, which would not survive a fork
         )
 
     def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
@@ -89,7 +89,7 @@ class _Rate(ProgressColumn):
 
 
 class _Cut(ProgressColumn):
-    """A text of the task that is cut in its middle where it has not enough room."""
+    """A text of the task, cut in its middle if it is too long."""
 
     def __init__(self, text: Callable[[Task], str], table_column: Column | None = None) -> None:
         self.text = text
@@ -101,7 +101,7 @@ class _Cut(ProgressColumn):
 
 @dataclass(frozen=True)
 class Shortened:
-    """A text on one line, cut in its middle, where names of files differ least."""
+    """A text on one line, cut in its middle: file names usually differ at their ends."""
 
     text: str
 

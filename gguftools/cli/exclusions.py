@@ -29,7 +29,7 @@ EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
     "": [("quiet", "verbose", "one prints less, the other more")],
     "attest": [("verify", "manifest_file recipe imatrix output sign overwrite", "--verify only checks a statement")],
     "architectures": [("json", "markdown", ONE_FORM)],
-    "convert": [  # and those of the library
+    "convert": [  # besides those of the library
         ("check_logits", "lora mmproj all_parts mtp target_model_dir task", "logits are those of the whole text model"),
         ("workers", "scheduler", ONE_POOL),
         ("plan", "scheduler check_logits", "--plan writes nothing"),

@@ -39,14 +39,14 @@ def schema(command: str | None = None) -> dict[str, Any]:
 
 
 def command_schema(command: str, results: tuple[Any, ...]) -> dict[str, Any]:
-    """The schema of a command's output. results: the types that it may print, by what it is asked for."""
+    """Return the schema of a command's output. results: the types that it may print, depending on its options."""
     schemas = [_versioned(schema_of(each)) for each in results]
     about = {"$schema": DRAFT, "title": f"gguftools {command} --json"}
     return about | (schemas[0] if len(schemas) == 1 else {"anyOf": schemas})
 
 
 def _versioned(schema: dict[str, Any]) -> dict[str, Any]:
-    """With the format_version that is added to each printed object."""
+    """Add the format_version that each printed object has."""
     if schema.get("type") == "array":
         return schema | {"items": _versioned(schema["items"])}
     version = {"format_version": {"const": FORMAT_VERSION}}
@@ -56,7 +56,7 @@ def _versioned(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def schema_of(annotation: Any) -> dict[str, Any]:
-    """The schema of a type: of plain data, TypedDicts, dataclasses, and containers of them."""
+    """Return the schema of a type: plain data, a TypedDict, a dataclass, or a container of these."""
     if any(annotation is each for each in SIMPLE):
         return dict(SIMPLE[annotation])
     origin, inner = get_origin(annotation), get_args(annotation)
@@ -81,7 +81,7 @@ def schema_of(annotation: Any) -> dict[str, Any]:
 
 
 def _object_of_dataclass(cls: Any) -> dict[str, Any]:
-    """A dataclass by its fields; of a Report its properties `also`, too, and the keys that it gives them."""
+    """Return the schema of a dataclass from its fields; of a Report also from its properties in `also`, by its keys."""
     from ..writing.report import RENAMED, Report
 
     hints = get_type_hints(cls)

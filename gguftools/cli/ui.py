@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 BytesProgress = Callable[[int, int, str], None]
 StepProgress = Callable[[int, int, float], None]
 
-FORMAT_VERSION = 1  # of what --json prints: grows when a key goes or changes its meaning, not when one is added
-BETWEEN = 0.1  # seconds from one drawing of a bar to the next
+FORMAT_VERSION = 1  # of --json: increases when a key is removed or changes its meaning, not when one is added
+BETWEEN = 0.1  # seconds between two drawings of a bar
 GAP = "  "
-WIDEST = 100  # what a column is padded to at most; a longer cell juts out of its row alone
+WIDEST = 100  # maximum width of a padded column; a longer cell shifts its own row only
 SINGLE = re.compile("[\x00-\u02ff\u2010-\u2027\u2190-\u21ff]*")  # letters that all take one place
 
 
@@ -48,9 +48,9 @@ def bytes_progress(title: str) -> AbstractContextManager[BytesProgress]:
 
 
 def window_progress(title: str, value: str = "") -> AbstractContextManager[StepProgress]:
-    """A bar for work counted in chunks, called with (chunks done, total, figure); `value` names the figure shown.
+    """Return a bar for work counted in chunks, called with (chunks done, total, figure); `value` names the figure.
 
-    The figure is NaN where there is none yet.
+    The figure is NaN while there is none.
     """
     return _bar(title, "window_details", lambda figure: "" if not value or isnan(figure) else f"{value} {figure:.4f}")
 
@@ -62,7 +62,7 @@ def named_progress(title: str) -> AbstractContextManager[BytesProgress]:
 
 @contextmanager
 def shared_work(workers: int | None, scheduler: str | None) -> Iterator["Executor | None"]:
-    """The executor that options name, if any; where one can watch it is a note."""
+    """Yield the executor that the options name, if any; print where to watch it as a note."""
     if workers is None and scheduler is None:
         yield None
         return
@@ -74,7 +74,7 @@ def shared_work(workers: int | None, scheduler: str | None) -> Iterator["Executo
 
 @contextmanager
 def _bar(title: str, details: str, noted: Callable[[Any], str]) -> Iterator[Callable[[int, int, Any], None]]:
-    """A bar with those of `bars`' details; noted: what is shown of the last thing that it is told."""
+    """Yield a bar with details from `bars`. noted: formats the third argument of the last call."""
     if terminal.quiet or not sys.stderr.isatty():
         yield lambda done, total, note: None
         return
@@ -100,12 +100,12 @@ def print_line(text: str = "", keep: str = "") -> None:
 
 
 def print_text(text: str = "") -> None:
-    """Lines of our own words."""
+    """Print a text of the program itself, without escaping."""
     print(text)
 
 
 def read_line(prompt: str) -> str:
-    """A line that the user types. Raises EOFError at the end of input."""
+    """Read a line that the user types. Raises EOFError at the end of input."""
     return input(prompt)
 
 
@@ -186,7 +186,7 @@ def _versioned(result: Any) -> Any:
 
 
 def print_result(result: Any, as_json: bool, written: Sequence[object] = ()) -> bool:
-    """Print what a result warns of, and all of it as JSON if that is asked for; return True if nothing else is to be
+    """Print the warnings of a result, and the result as JSON on request; return True if nothing else should be
     printed. written: files that were written, whose names are all that --quiet leaves of the result.
     """
     for warning in getattr(result, "warnings", ()):
@@ -201,7 +201,7 @@ def print_result(result: Any, as_json: bool, written: Sequence[object] = ()) -> 
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    """Return JSON whose strings have no unseen characters but as escapes, and the rest as itself."""
+    """Return JSON whose strings have invisible characters as escapes, and all others as they are."""
     text = json.dumps(value, indent=indent, ensure_ascii=not terminal.is_unicode(sys.stdout), default=_plain)
     return UNSEEN.sub(lambda match: match[0] if match[0] == "\n" else json.dumps(match[0])[1:-1], text)
 
@@ -292,7 +292,7 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
 
 
 def prepared(seconds: float) -> str:
-    """Return what to say of the time that kernels took to be compiled, or loaded where a run before compiled them."""
+    """Return a text with the time for compiling kernels, or for loading those that an earlier run compiled."""
     return f", after {seconds:.1f} s to load or compile kernels" if seconds >= MIN_NAMED else ""
 
 
@@ -312,7 +312,7 @@ def _print_work(work: "WorkPlan") -> None:
 
 
 def _feedback_line(tensors: "Sequence[TensorReport]") -> str:
-    """Return what error feedback came to, and for which weights there was none."""
+    """Return a line on the effect of error feedback, and the weights without it."""
     seen = [tensor.feedback for tensor in tensors if tensor.feedback]
     fed = sum(each["method"] == "feedback" for each in seen)
     ratios = sorted(each["error"] / each["error_before"] for each in seen if each["error_before"])
@@ -342,9 +342,9 @@ def print_shards(report: "ShardsReport", as_json: bool, written: Sequence[object
 
 
 USUALLY_UNKNOWN = ("output.weight", "token_embd.weight")  # importance matrices leave them out on purpose
-MIN_NAMED = 0.05  # seconds that are worth a word
-MAX_FOLDED = 2000  # rows that are folded in a second
-MAX_ROWS = 12  # entries and problems that a person is shown; --json has all
+MIN_NAMED = 0.05  # seconds; less is not printed
+MAX_FOLDED = 2000  # rows; folding them takes a second
+MAX_ROWS = 12  # entries and problems in a table; --json has all
 
 
 def print_matrix(matrix: "ImportanceMatrix", findings: "Sequence[Finding] | None" = None) -> None:
@@ -382,14 +382,14 @@ def print_value(value: Any, as_json: bool) -> None:
     if not isinstance(value, str) or as_json:
         print(_json(value))
     elif sys.stdout.isatty():
-        print_line(value, keep="\n\t")  # without what it would obey
+        print_line(value, keep="\n\t")  # without escape sequences, which the terminal would execute
     else:
         lossless = value if terminal.is_unicode(sys.stdout) else value.encode("ascii", "backslashreplace").decode()
-        print(lossless)  # to the byte, for whoever takes a template out
+        print(lossless)  # byte for byte, to extract templates
 
 
 def size(count: float) -> str:
-    """Return bytes as people read them: 1.50 GB."""
+    """Format a number of bytes: 1.50 GB."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.2f} {unit}"
@@ -406,8 +406,8 @@ def places(text: str) -> int:
 
 
 def table(rows: Sequence[Sequence[str]], right: str = "") -> Iterator[str]:
-    """The text of each row, columns under each other. right: an "r" for each column that is aligned right ("lrr")."""
-    padded = []  # without rich, which takes its time for long tables
+    """Return the text of each row, columns aligned. right: an "r" for each column that is aligned right ("lrr")."""
+    padded = []  # without rich, which is slow for long tables
     for i, column in enumerate(zip(*rows, strict=True)):
         taken = list(map(places, column))
         width = min(max(taken), WIDEST)
@@ -417,7 +417,7 @@ def table(rows: Sequence[Sequence[str]], right: str = "") -> Iterator[str]:
 
 
 def folded(rows: Sequence[Sequence[str]], right: str, width: int) -> "Iterator[RenderableType]":
-    """Return the same for rich, in lines of at most `width`, the first row bold.
+    """Yield the same table for rich, in lines of at most `width`, the first row bold.
 
     Where a word is wider than its column, its cell has lines of its own, and the columns after it go below.
     """
@@ -459,7 +459,7 @@ def folded(rows: Sequence[Sequence[str]], right: str, width: int) -> "Iterator[R
 
 
 def _widths(rows: Sequence[Sequence[str]], words: Sequence[Sequence[int]], room: int) -> list[int]:
-    """Of each column: of its words, from the short ones on while there is room, then of whole cells, from the left."""
+    """Return the columns' widths: fit words, shortest first, while there is room; then whole cells from the left."""
     widths = [0] * len(rows[0])
     for needed, i in sorted({(needed, i) for row in words for i, needed in enumerate(row)}):
         if sum(widths) - widths[i] + needed <= room:

@@ -1,16 +1,16 @@
-"""One thin file a command: parse, call one function, render. The file's name is the command's."""
+"""One thin module per command: parse, call one function, render. The module has the name of its command."""
 
 import importlib
 import pkgutil
 from types import ModuleType
 
-ENTRY_POINTS = "gguftools.commands"  # by which other packages bring commands
+ENTRY_POINTS = "gguftools.commands"  # group of entry points by which other packages add commands
 
 
 def load(called: str | None = None) -> dict[str, ModuleType]:
-    """The modules of the commands by name, each with a function of that name, and EXAMPLES; its docstring is help.
+    """Return the modules by command; each has a function of that name, whose docstring is the help text, and EXAMPLES.
 
-    called: the command that is asked for, if that is known: where it is one of ours, other packages are not looked at.
+    called: the requested command, if it is known; if it is one of ours, other packages are not searched.
     """
     names = sorted(info.name for info in pkgutil.iter_modules(__path__))
     modules = {name.replace("_", "-"): importlib.import_module(f"{__name__}.{name}") for name in names}

@@ -168,7 +168,7 @@ def _by_text(draft: "DraftFigures") -> Iterator[tuple[str, ...]]:
 
 
 def _lines(report: "DraftCheckReport") -> Iterator[str]:
-    """What is said below the tables."""
+    """Yield the lines below the tables."""
     for draft in report.drafts:
         for obstacle in draft.obstacles:
             yield f"{draft.name} can NOT draft: {obstacle}"

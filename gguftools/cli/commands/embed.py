@@ -79,7 +79,7 @@ def embed(
 
 
 def _print(result: "Embeddings") -> None:
-    """The first values of each vector, and the cosine between texts; or scores."""
+    """Print the first values of each vector and the cosines between texts, or a reranker's scores."""
     from ..ui import print_table
 
     values = result.vectors[:, : None if result.pooling == "rank" else SHOWN]

@@ -69,7 +69,7 @@ def evaluate(
 
 
 def _print_test(result: "EvaluationReport", test: "TestReport", markdown: bool) -> None:
-    """A table of one test, a row for each file."""
+    """Print a table of one test, with a row for each file."""
     from ..ui import print_line, print_markdown, print_table
 
     scores = [file.tests[test.name] for file in result.files]

@@ -31,7 +31,7 @@ MAX_KEYS = 6
 
 @dataclass(frozen=True)
 class ValueOptions:
-    """What is run for values, and what is done with them."""
+    """Options for computing values, and for printing, saving and comparing them."""
 
     values: Annotated[bool, "Run a text and show each node's values."] = False
     against: Annotated[
@@ -89,7 +89,7 @@ def graph(
 
 
 def _run(source: "Model", run: ValueOptions) -> "tuple[NodeValues | None, Comparison | None]":
-    """Run the text, save the values and compare them, as far as each is asked for."""
+    """Run the text; save the values and compare them on request."""
     from ...io.atomic import InputFiles
     from ...lab.graph_values import TOLERANCE, check_output, compare_values, node_values
     from ...metadata.prompts import check_unicode, read_stdin
@@ -154,7 +154,7 @@ def _title(each: "LayerGroup") -> str | None:
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:
-    """Numbers as `1 to 4, 6`."""
+    """Format numbers as `1 to 4, 6`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:
@@ -232,7 +232,7 @@ def _print_comparison(comparison: "Comparison", shown: "ModelGraph", every: bool
 
 
 def _is_shown(each: "NodeDifference", comparison: "Comparison", shown: "ModelGraph") -> bool:
-    """What a layer gives, what stands around layers, and the nodes that are named below."""
+    """Return True for the output of a layer, a node outside the layers, and the nodes named below the table."""
     ends = {node.name for node in shown.nodes if node.layer is None}
     ends |= {run.nodes[-1].name for run in shown.groups()}
     return each.name in ends or each in (comparison.first, comparison.jump)

@@ -24,7 +24,7 @@ EXAMPLES = (
     "gguftools perplexity m-f16.gguf m-Q8_0.gguf m-Q4_K_M.gguf -f text.txt",
 )
 GROUP = "Measure"
-TEXTS = (".txt", ".md", ".text", ".raw", ".jsonl", ".html", ".py")  # suffixes of what is no model
+TEXTS = (".txt", ".md", ".text", ".raw", ".jsonl", ".html", ".py")  # suffixes of texts
 PANELS = {"Expert options": ("stride", "round_activations", "sparse", "no_dense", "precision", "profile")}
 
 
@@ -77,7 +77,7 @@ def perplexity(
 
 
 class _WindowPrinter:
-    """Prints the value after every window of the last of some passes, whose result is the command's."""
+    """A progress callback that prints the value after each window of the last pass, the one with the result."""
 
     def __init__(self, passes: int) -> None:
         self._passes = passes
@@ -89,7 +89,7 @@ class _WindowPrinter:
 
 
 def _opened(models: Sequence[Path], threads: int | None, ctx: int) -> "tuple[list[Model], list[FailedFile]]":
-    """Open all, and say what is to be known of each; of several, those that can't be opened are left out."""
+    """Open the models and print notes about each; of several, leave out those that cannot be opened."""
     from quants.errors import GgufToolsError
 
     from ...measurement.perplexities import FailedFile
@@ -111,7 +111,7 @@ def _opened(models: Sequence[Path], threads: int | None, ctx: int) -> "tuple[lis
 
 
 def _check_texts(models: Sequence[Path]) -> None:
-    """Refuse a text that is given as if it were one of several models."""
+    """Refuse a text file among several models."""
     from quants.spelling import quote
 
     from ..ui import usage
@@ -140,7 +140,7 @@ def _print_table(table: "PerplexityTable") -> None:
 
 
 def _print_failed(failed: "Sequence[FailedFile]") -> None:
-    """A line for each file that could not be measured, and exit code 1 if there are any."""
+    """Print an error for each file that could not be measured; exit with code 1 if there are any."""
     from quants.errors import GgufToolsError
 
     from ..ui import print_error

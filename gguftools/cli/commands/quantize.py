@@ -68,7 +68,7 @@ PANELS = {
 
 @dataclass(frozen=True)
 class TensorOptions:
-    """What is written of the model, and in which formats."""
+    """Options for the tensors to write, and their formats."""
 
     include_weights: Annotated[list[str] | None, "Use the importance matrix only for names with this part."] = None
     exclude_weights: Annotated[list[str] | None, "Don't use the importance matrix for names with this part."] = None
@@ -211,7 +211,7 @@ def _print_recipes(json: bool) -> None:
 def _search_sizes(
     source: Path, calibration: CalibrationOptions, allow_requantize: bool, run: RunOptions, json: bool
 ) -> None:
-    """Search for recipes of several sizes, and print what is found."""
+    """Search for recipes of several sizes, and print them."""
     from ...conversion.frontier import frontier
     from ..ui import bytes_progress, print_result, print_table
 

@@ -48,7 +48,7 @@ def _counted(count: int) -> str:
 
 
 def _shown(piece: bytes) -> str:
-    """A piece so that its borders and half characters are seen."""
+    """Quote a piece, so that its spaces and incomplete characters are visible."""
     try:
         text = piece.decode()
     except UnicodeDecodeError:
