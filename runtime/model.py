@@ -100,16 +100,20 @@ class RunningModel:
     def vocabulary_size(self) -> int:
         return self.tensors["token_embd.weight"].shape[0]
 
-    def use_predictor(self) -> Sparsity:
-        """Compute from now on only the neurons that the file's predictor selects; return their counter.
-
-        Raises ModelError for a file without a predictor.
-        """
+    def check_predictor(self) -> None:
+        """Raise ModelError for a file without a predictor of neurons."""
         if "blk.0.fc1.weight" not in self.tensors:
             raise ModelError(
                 "the file has no predictor ('blk.0.fc1.weight')",
                 hint="`gguftools convert --predictor` writes such files",
             )
+
+    def use_predictor(self) -> Sparsity:
+        """Compute from now on only the neurons that the file's predictor selects; return their counter.
+
+        Raises ModelError for a file without a predictor.
+        """
+        self.check_predictor()
         self.sparsity = Sparsity(float(self.metadata.get(THRESHOLD, 0.0)))
         return self.sparsity
 

@@ -99,17 +99,11 @@ def imatrix(
     model, files = opened(source), _files(text)
     reads = [*model.files, *files]
     as_count(options.save_every, "save_every")
-    if options.resume and output is None:
-        raise OptionError("there is no output whose run could be resumed")
-    target = Path("imatrix.gguf") if output is None else output_path(output)
-    if output is not None:
-        check_target(target, NOTHING.also(reads), options.overwrite)
+    target = _target(output, options, reads)
     chosen = precision_named(options.precision)
     texts = [_read(model, file, n_ctx, chunks, options) for file in files]
     net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
-    layers = (
-        len(net.next_tokens.layers) if options.nextn else 0
-    )  # refuse a model without MTP layers before anything runs
+    layers = len(net.next_tokens.layers) if options.nextn else 0  # refuses a model without MTP layers at once
     which = _Measured(net, options.with_output, options.nextn)
     away = options.executor if leaves_process(options.executor) else None
     spec = b"" if away is None else dumps(_WorkerSpec(runnable(model, threads, chosen), which.with_output, which.nextn))
@@ -136,6 +130,19 @@ def imatrix(
         if state is not None:
             state.end()
     return matrix
+
+
+def _target(output: PathLike | None, options: ImatrixOptions, reads: Sequence[Path]) -> Path:
+    """Return where to write the matrix. Raises OptionError for nothing to resume, FileError for what may not be
+    there.
+    """
+    if output is None:
+        if options.resume:
+            raise OptionError("there is no output whose run could be resumed")
+        return Path("imatrix.gguf")
+    target = output_path(output)
+    check_target(target, NOTHING.also(reads), options.overwrite)
+    return target
 
 
 def _files(text: PathLike | Sequence[PathLike]) -> list[Path]:

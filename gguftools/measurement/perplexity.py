@@ -98,8 +98,7 @@ def perplexity(
     chosen = precision_named(options.precision)
     net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
     if options.sparse:
-        net.use_predictor()  # refuse a file without one before anything is compiled
-        net.sparsity = None
+        net.check_predictor()  # before anything is compiled
     plans = [windows(len(each.tokens), n_ctx, chunks=chunks, stride=options.stride) for each in read]
     evaluate = _Evaluation(net, read, plans, windows_at_once(model, n_ctx), progress)
     evaluate.begin()
