@@ -1,4 +1,4 @@
-"""The commands as one program: add the options that all share, turn errors into one line."""
+"""Assemble the commands to one program: add shared options, print errors as one line."""
 
 import functools
 import inspect

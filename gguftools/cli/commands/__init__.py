@@ -1,4 +1,4 @@
-"""One thin module per command: parse, call one function, render. The module has the name of its command."""
+"""Define each command in a thin module of its name: parse, call one function, render."""
 
 import importlib
 import pkgutil
