@@ -8,7 +8,7 @@ processors to use.
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -80,6 +80,7 @@ def opened_once(opener: Callable[[bytes], R]) -> Callable[[bytes], R]:
     """Return a function that opens a pickled spec and keeps the last one, also for tasks in threads of a worker."""
     lock, cached = Lock(), lru_cache(maxsize=1)(opener)
 
+    @wraps(opener)
     def opened(packed: bytes) -> R:
         with lock:
             return cached(packed)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 NO_MODELS = {  # by general.type: what such a file is, and what to do with it
     "imatrix": ("an importance matrix", "it is used by `gguftools quantize MODEL RECIPE --imatrix MATRIX`"),
-    "mmproj": ("an encoder for images or sounds", "`gguftools generate MODEL --mmproj TOWER --image PICTURE` reads it"),
+    "mmproj": ("an encoder for images or audio", "`gguftools generate MODEL --mmproj ENCODER --image IMAGE` reads it"),
     "delta": ("a delta between two files", "`gguftools patch apply OLD DELTA -o NEW` makes the new one"),
     "logits-base": ("a base of logits", "`gguftools divergence BASE MODEL` measures a model from it"),
     "adapter": ("an adapter", "`gguftools convert BASE --lora ADAPTER --outtype q8_0` writes a smaller one"),

@@ -181,7 +181,7 @@ def test_refusals(tmp_path):
         merge(path)
     with pytest.raises(OptionError, match="not by both"):
         split(path, max_size=5, max_tensors=5)
-    with pytest.raises(OptionError, match="is none"):
+    with pytest.raises(OptionError, match="at least 1 tensor"):
         split(path, max_tensors=0)
     merge(first, tmp_path / "x.gguf", dry_run=True)
     merge(first, tmp_path / "x.gguf", dry_run=True, free=True)

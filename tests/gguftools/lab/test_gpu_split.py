@@ -131,7 +131,7 @@ def test_several_models_beside(folder: Path) -> None:
 
 
 def test_senseless_numbers() -> None:
-    for options in ({"batch": 0}, {"least": -1}):
+    for options in ({"batch": 0}, {"min_neurons": -1}):
         with pytest.raises(GgufToolsError, match="no sense"):
             place(COUNTS, [1, 1], 10, **options)
 
