@@ -1,4 +1,4 @@
-"""The output streams: their encoding and width, and rich's console where one is a terminal."""
+"""Prepare the output streams: encoding, width, and rich's console for a terminal."""
 
 import codecs
 import os
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 READABLE = {"×": "x", "…": "...", "±": "+-", "–": "-", "—": "-", "·": "*", "’": "'"}
 
-quiet = verbose = debug = False  # as the user wants it: results and errors alone; what is done, too; tracebacks
-worded: Callable[[str], str] = str  # what the library says, in the words of the command that was called
+quiet = verbose = debug = False  # print only results and errors; also the log; tracebacks
+worded: Callable[[str], str] = str  # translates the library's texts into the called command's options
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def flushed(code: Any) -> Any:
 
 def unwritable(error: OSError) -> int:
     """Report that the output cannot be written, unless its reader closed it; return the exit code."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left would fail again
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that flushing the rest does not fail again
     if not isinstance(error, BrokenPipeError):
         put(sys.stderr, f"error: cannot write the output: {error.strerror}")
     return 1

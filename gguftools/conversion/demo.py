@@ -83,8 +83,8 @@ def demo(
     rows = []
     for done, measured in enumerate((converted, *quantized.outputs), 2):
         report(done)
-        found = perplexity(measured.file, text)
-        figures = found.perplexity, found.standard_error, found.tokens_per_second
+        result = perplexity(measured.file, text)
+        figures = result.perplexity, result.standard_error, result.tokens_per_second
         rows.append(Row(measured.recipe, measured.file, measured.nbytes, measured.bits_per_weight, *figures))
     report(len(steps) - 1)
     return rows

@@ -48,8 +48,8 @@ def notes(metadata: Mapping[str, Any]) -> Iterator[str]:
 
 def _family(metadata: Mapping[str, Any]) -> Architecture | None:
     """Return the architecture of a model's file whose keys have values that they can have."""
-    name, kind = metadata.get("general.architecture"), metadata.get("general.type")
-    if not isinstance(name, str) or kind in NO_MODELS:
+    name, general_type = metadata.get("general.architecture"), metadata.get("general.type")
+    if not isinstance(name, str) or general_type in NO_MODELS:
         return None
     if (draft := draft_of_file(name)) is None and name not in {each.name for each in architectures()}:
         return None

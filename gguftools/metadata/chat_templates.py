@@ -80,29 +80,29 @@ def normalized_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str,
     """Return messages as transformers gives them to templates: without keys whose value is None, and the reasoning of
     an answer under `reasoning_content` and `thinking`, whichever of REASONING it came under.
     """
-    found = []
+    normalized = []
     for message in messages:
         if not isinstance(message, Mapping):  # the template says what is wrong with it
-            found.append(message)
+            normalized.append(message)
             continue
         kept = {key: value for key, value in message.items() if value is not None}
         if (reasoning := next((kept[key] for key in REASONING if key in kept), None)) is not None:
             kept = {"thinking": reasoning, **kept, "reasoning_content": reasoning}
-        found.append(kept)
-    return found
+        normalized.append(kept)
+    return normalized
 
 
 def special_texts(metadata: Metadata) -> dict[str, str]:
     """Return bos_token, eos_token, … as templates know them; of SentencePiece's BPE also those that no key names."""
-    found = {"bos_token": "", "eos_token": ""}  # which llama.cpp always gives
+    texts = {"bos_token": "", "eos_token": ""}  # which llama.cpp always gives
     tokens = metadata.get(TOKENS, ())
     for role in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"):
         number = metadata.get(key := SPECIAL_TOKENS[role])
         if number is None and metadata.get(Keys.Tokenizer.MODEL) == LLAMA:
             number = assumed_id(metadata, key, len(tokens))
         if isinstance(number, int) and 0 <= number < len(tokens):
-            found[f"{role}_token"] = tokens[number] if isinstance(tokens[number], str) else ""
-    return found
+            texts[f"{role}_token"] = tokens[number] if isinstance(tokens[number], str) else ""
+    return texts
 
 
 def rendered(

@@ -163,9 +163,9 @@ def _model_problems(name: str, key: str, value: Value, metadata: Metadata) -> It
     prefix = key.removesuffix(name)
     known = OF_MODELS.get(name)
     layers = metadata.get(f"{prefix}block_count")
-    further = metadata.get(f"{prefix}nextn_predict_layers", 0)  # layers at the end, which lists may leave out
+    mtp_layers = metadata.get(f"{prefix}nextn_predict_layers", 0)  # layers at the end, which lists may leave out
     listed = known if known is not None and known.per_layer and value.type is ValueType.ARRAY else None
-    if listed and _are_counts(layers, further) and not listed.counts(len(value.data), layers or 0, further):
+    if listed and _are_counts(layers, mtp_layers) and not listed.counts(len(value.data), layers or 0, mtp_layers):
         yield f"{key!r} has {len(value.data)} items; the model has {layers} layers"
     if name in ("attention.head_count", "attention.head_count_kv"):
         heads, groups = (metadata.get(f"{prefix}attention.{each}", 0) for each in ("head_count", "head_count_kv"))

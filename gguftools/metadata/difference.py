@@ -85,8 +85,8 @@ def _differing_items(a: Value, b: Value, count: int) -> list[int]:
     """Return which of the first `count` items differ; NaN is what NaN was."""
     if isinstance(a.data, np.ndarray) or isinstance(b.data, np.ndarray):
         x, y = np.asarray(a.data)[:count], np.asarray(b.data)[:count]
-        found: list[int] = np.flatnonzero((x != y) & ~((x != x) & (y != y))).tolist()
-        return found
+        indices: list[int] = np.flatnonzero((x != y) & ~((x != x) & (y != y))).tolist()
+        return indices
     return [i for i, (x, y) in enumerate(zip(plain(a), plain(b), strict=False)) if x != y]
 
 

@@ -181,8 +181,8 @@ class SetSpecialToken:
         number = self._id(metadata)
         types = metadata.get(TOKEN_TYPES, ())
         if number < len(types) and types[number] == TokenType.NORMAL:
-            said = f"token {number}, {quote(metadata[TOKENS][number])}, is an ordinary one, not a control token"
-            conduct.warnings.append(said)
+            warning = f"token {number}, {quote(metadata[TOKENS][number])}, is an ordinary one, not a control token"
+            conduct.warnings.append(warning)
         metadata[self.key] = number
 
     def _id(self, metadata: Metadata) -> int:

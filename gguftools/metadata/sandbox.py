@@ -98,12 +98,12 @@ def bounded_request() -> dict[str, Any]:
         import resource
     except ImportError:
         return request
-    for name, most in (*((name, 0) for name in NOTHING), ("RLIMIT_AS", MAX_MEMORY)):
-        kind = getattr(resource, name)
-        _, hard = resource.getrlimit(kind)
-        limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    for name, maximum in (*((name, 0) for name in NOTHING), ("RLIMIT_AS", MAX_MEMORY)):
+        resource_id = getattr(resource, name)
+        _, hard = resource.getrlimit(resource_id)
+        limit = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
         with contextlib.suppress(OSError, ValueError):  # macOS bounds no address space
-            resource.setrlimit(kind, (limit, limit))
+            resource.setrlimit(resource_id, (limit, limit))
     signal.setitimer(signal.ITIMER_PROF, request["seconds"])  # processor time; nothing handles the signal, so it kills
     return request
 

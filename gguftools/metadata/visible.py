@@ -16,7 +16,7 @@ def visible(text: str, keep: str = "") -> str:
     """
     if text.isprintable():  # for which all of UNSEEN is not, and which is found out faster
         return text
-    return UNSEEN.sub(lambda found: found[0] if found[0] in keep else escape(found[0]), text)
+    return UNSEEN.sub(lambda match: match[0] if match[0] in keep else escape(match[0]), text)
 
 
 def escape(character: str) -> str:

@@ -171,9 +171,9 @@ def _mapping(name: str, given: Any) -> Mapping[str, Any]:
 
 def check_is_model(contents: Contents, *others: str) -> None:
     """Raise FileError for a file that holds no model but something else. others: types that are taken, too."""
-    kind = contents.metadata.get("general.type")
-    if isinstance(kind, str) and kind in NO_MODELS and kind not in others:
-        what, hint = NO_MODELS[kind]
+    general_type = contents.metadata.get("general.type")
+    if isinstance(general_type, str) and general_type in NO_MODELS and general_type not in others:
+        what, hint = NO_MODELS[general_type]
         raise FileError(f"{contents.path} is {what}, not a model", hint)
 
 

@@ -312,10 +312,10 @@ def selected(tensors: Mapping[str, Tensor], pattern: str | None) -> list[Tensor]
     if pattern is None:
         return list(tensors.values())
     expression = compile_pattern(pattern, "tensors")
-    found = [t for name, t in tensors.items() if expression.search(name)]
-    if not found:
+    matching = [t for name, t in tensors.items() if expression.search(name)]
+    if not matching:
         raise OptionError(f"no tensor's name matches {pattern!r}")
-    return found
+    return matching
 
 
 def of_file(file: GgufFile) -> Model:

@@ -40,12 +40,12 @@ class _FixedDrafter:
     def read(self, prompt: Sequence[int]) -> None:
         """Do nothing: the draft is fixed."""
 
-    def propose(self, text: Sequence[int], most: int, state: "State") -> "DraftTree":
+    def propose(self, text: Sequence[int], max_tokens: int, state: "State") -> "DraftTree":
         from runtime.sampling.sampler import Distribution
         from runtime.speculation.acceptance import Candidate
         from runtime.speculation.trees import chain
 
-        return chain(Candidate(each, Distribution(np.array([each]), np.ones(1))) for each in self.tokens[:most])
+        return chain(Candidate(each, Distribution(np.array([each]), np.ones(1))) for each in self.tokens[:max_tokens])
 
     def follow(self, states: NDArray[np.float32]) -> None:
         """Do nothing: the draft is fixed."""

@@ -340,8 +340,9 @@ def _take(body: Body, donor: GgufFile, patterns: Sequence[str]) -> None:
             _check_architecture(body, donor)
             for reason in mtp_layers.differences(body.metadata, donor.metadata):
                 body.refuse(ModelError(f"{donor.path} computes differently from {body.opened.path}: {reason}", FORCE))
-            found = mtp_layers.with_donor(body.metadata, body.tensors, donor.metadata, stored, donor.path)
-            body.metadata, tensors = found
+            body.metadata, tensors = mtp_layers.with_donor(
+                body.metadata, body.tensors, donor.metadata, stored, donor.path
+            )
             for name, (each, old) in tensors.items():
                 _put(body, donor, name, old, each)
             continue

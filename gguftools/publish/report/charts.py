@@ -38,7 +38,7 @@ VARIABLES = {
     **{colour: f"--series-{number}" for number, colour in enumerate(SERIES)},
 }
 EXTRA = 'install the extra: pip install "gguftools[report]"'
-LEAST_KL = 1e-9  # what stands for none where the axis has powers of ten
+MIN_KL = 1e-9  # what stands for none where the axis has powers of ten
 CHANGES = ("p1", "p5", "p25", "median", "p75", "p95", "p99")
 
 
@@ -102,7 +102,7 @@ def svg(figure: "Figure", name: str, title: str, description: str) -> str:
     text = re.sub(r'(?:xlink:)?href="#', f'href="#{name}-', text)
     text = text.replace("url(#", f"url(#{name}-")
     text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # a page's style it would be, too
-    text = re.sub(r"(?<=: )#000[12]0[0-9a-f]", lambda found: f"var({VARIABLES.get(found[0], '--ink')})", text)
+    text = re.sub(r"(?<=: )#000[12]0[0-9a-f]", lambda match: f"var({VARIABLES.get(match[0], '--ink')})", text)
     text = re.sub(r" font-family: [^;\"]*;", "", text)
     text = re.sub(r"[ \t]*\n[ \t]*", "\n", text)
     box = re.search(r'viewBox="([^"]*)"', text)
@@ -115,8 +115,8 @@ def svg(figure: "Figure", name: str, title: str, description: str) -> str:
 
 def colours(count: int) -> list[dict[str, Any]]:
     """Return a colour and line style for each of so many files."""
-    kinds = [(style, colour) for style in STYLES for colour in SERIES]
-    return [{"linestyle": style, "color": colour} for style, colour in (kinds * (count // len(kinds) + 1))[:count]]
+    styles = [(style, colour) for style in STYLES for colour in SERIES]
+    return [{"linestyle": style, "color": colour} for style, colour in (styles * (count // len(styles) + 1))[:count]]
 
 
 def plain_logarithm(axis: Any, values: Sequence[float]) -> None:
@@ -178,7 +178,7 @@ def has_size(file: Measured) -> bool:
 
 def _floor(values: Sequence[float]) -> float:
     """Return where zero is drawn on a logarithmic axis: a tenth of the smallest positive value."""
-    return max(min((value for value in values if value > 0), default=1e-4) / 10, LEAST_KL)
+    return max(min((value for value in values if value > 0), default=1e-4) / 10, MIN_KL)
 
 
 def _place_labels(
@@ -257,12 +257,12 @@ def distributions(files: Sequence[Measured]) -> str:
     _powers(axes, low, max(high, low + 1))
     axes.set_xlabel("KL divergence of a single prediction in nats")
     axes.spines["left"].set_visible(False)
-    said = "; ".join(
+    summary = "; ".join(
         f"{file.label}: median {significant(file.figures.get('kl_divergence.median'))}, mean {significant(file.kl)},"
         f" 99 % under {significant(file.figures.get('kl_divergence.p99'))}"
         for file in known
     )
-    return svg(figure, "distribution", "Distribution of the divergence", f"{said}.")
+    return svg(figure, "distribution", "Distribution of the divergence", f"{summary}.")
 
 
 def has_histogram(file: Measured) -> bool:
@@ -302,8 +302,8 @@ def changes(files: Sequence[Measured]) -> str:
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("change in percentage points")
     lost = [(file.label, significant(-100 * file.figures["p_change.p5"], 2)) for file in known]
-    said = "; ".join(f"{label}: 5 % lost more than {points} points" for label, points in lost)
-    return svg(figure, "changes", "Change of the right token's probability", f"{said}.")
+    summary = "; ".join(f"{label}: 5 % lost more than {points} points" for label, points in lost)
+    return svg(figure, "changes", "Change of the right token's probability", f"{summary}.")
 
 
 def has_changes(file: Measured) -> bool:
@@ -377,8 +377,8 @@ def _lines(name: str, title: str, axis: str, lines: Sequence[tuple[Measured, Seq
                 arrowprops={"arrowstyle": "-", "color": style["color"], "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0},
                 annotation_clip=False,
             )
-    said = "; ".join(f"{file.label}: from {significant(ys[0])} to {significant(ys[-1])}" for file, _, ys in lines)
-    return svg(figure, name, title, f"{said}.")
+    summary = "; ".join(f"{file.label}: from {significant(ys[0])} to {significant(ys[-1])}" for file, _, ys in lines)
+    return svg(figure, name, title, f"{summary}.")
 
 
 def _apart(wanted: Sequence[float], gap: float) -> list[float]:

@@ -188,13 +188,13 @@ COLUMNS = (
 def _rows(results: Results) -> tuple[list[str], list[Row]]:
     """Return the columns that any file has a figure for, and the rows."""
     files = results.files
-    logs = [math.log10(max(file.kl, charts.LEAST_KL)) for file in files if math.isfinite(file.kl)] or [0.0]
+    logs = [math.log10(max(file.kl, charts.MIN_KL)) for file in files if math.isfinite(file.kl)] or [0.0]
     low, high = min(logs) - 0.5, max(logs)
     cells = [_cells(file) for file in files]
     kept = [n for n in range(len(COLUMNS)) if any(not row[n].endswith(NOTHING) for row in cells)]
     rows = []
     for file, own in zip(files, cells, strict=True):
-        place = math.log10(max(file.kl, charts.LEAST_KL)) if math.isfinite(file.kl) else high
+        place = math.log10(max(file.kl, charts.MIN_KL)) if math.isfinite(file.kl) else high
         kl = "≥ " * file.lower_bound + with_error(file.kl, file.figures.get("kl_divergence.standard_error"))
         bar = round(100 * (place - low) / (high - low), 1)
         best = beaten_by(file, files) is None

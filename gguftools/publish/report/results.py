@@ -236,47 +236,47 @@ class _Entry:
         return self.data.get(key)
 
     def text(self, key: str, needed: bool = False) -> str:
-        found = self.value(key)
-        if found is None and not needed:
+        value = self.value(key)
+        if value is None and not needed:
             return ""
-        if not isinstance(found, str):
-            what = "has no text" if found is None else f"has {type(found).__name__} instead of a text at"
+        if not isinstance(value, str):
+            what = "has no text" if value is None else f"has {type(value).__name__} instead of a text at"
             raise FileError(f"{self.where} {what} {key}", EXPECTED)
-        return found
+        return value
 
     def entries(self, key: str, optional: bool = False) -> list["_Entry"]:
-        found = self.value(key)
-        if found is None and optional:
+        value = self.value(key)
+        if value is None and optional:
             return []
-        if not isinstance(found, (list, tuple)):
+        if not isinstance(value, (list, tuple)):
             raise FileError(f"{self.where} has no list {key}", EXPECTED)
-        return [_Entry(each, f"{self.where}: {key}[{number}]") for number, each in enumerate(found)]
+        return [_Entry(each, f"{self.where}: {key}[{number}]") for number, each in enumerate(value)]
 
     def named(self, key: str) -> Iterator[tuple[str, "_Entry"]]:
-        found = self.value(key)
-        if found is not None:
-            for name, each in _Entry(found, f"{self.where}: {key}").data.items():
+        value = self.value(key)
+        if value is not None:
+            for name, each in _Entry(value, f"{self.where}: {key}").data.items():
                 yield str(name), _Entry(each, f"{self.where}: {key}.{visible(str(name))}")
 
     def numbers(self, *keys: str) -> list[float]:
         """Return a list of finite numbers, up to the first item that is none."""
-        found: Any = self.data
+        value: Any = self.data
         for key in keys:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        if found is None:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is None:
             return []
-        if not isinstance(found, (list, tuple)):
+        if not isinstance(value, (list, tuple)):
             raise FileError(f"{self.where} has no list {'.'.join(keys)}", EXPECTED)
-        values = [_finite(each) for each in found]
+        values = [_finite(each) for each in value]
         end = next((number for number, each in enumerate(values) if each is None), len(values))
         return [each for each in values[:end] if each is not None]
 
     def figures(self) -> dict[str, float]:
         """Return the numbers of this object, and of the objects in it, by their path."""
-        found = {}
+        numbers = {}
         for key, each in self.data.items():
             inner = each.items() if isinstance(each, Mapping) and key not in ("texts", "tensors") else [("", each)]
             for name, value in inner:
                 if (number := _number(value)) is not None:
-                    found[_today(f"{key}.{name}" if name else str(key))] = number
-        return found
+                    numbers[_today(f"{key}.{name}" if name else str(key))] = number
+        return numbers
