@@ -7,7 +7,6 @@ still taken apart if plain conversations come out equal.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
 from typing import Any
 
 from archs.metadata import Metadata
@@ -133,7 +132,7 @@ def _split(text: str, opening: str) -> tuple[str, str]:
     """Split a text between two messages into the end of one and the beginning of the next, which begins as `opening`
     does.
     """
-    shared = [len(commonprefix([text[place:], opening])) for place in range(len(text))]
+    shared = [_common_beginning(text[place:], opening) for place in range(len(text))]
     place = shared.index(max(shared)) if any(shared) else len(text)
     return text[:place], text[place:]
 
@@ -141,3 +140,9 @@ def _split(text: str, opening: str) -> tuple[str, str]:
 def _in_order(text: str, *words: str) -> bool:
     places = [text.find(word) for word in words]
     return -1 not in places and places == sorted(places) and all(text.count(word) == 1 for word in words)
+
+
+def _common_beginning(one: str, other: str) -> int:
+    """Return how many characters two texts begin with in common."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (mine, theirs) in pairs if mine != theirs), min(len(one), len(other)))
