@@ -62,12 +62,12 @@ def role_of(file: str) -> Role | None:
     return next((role for role in ("mmproj", "imatrix", "mtp") if role in name), None)  # type: ignore[return-value]
 
 
-def problems(file: str, type: str) -> list[str]:
-    """Return what the hub or llama-server will get wrong about a model's file of this type, a line each."""
+def problems(file: str, type: str | None = None) -> list[str]:
+    """Return what the hub or llama-server will get wrong about a model's file, a line each. type: what it is."""
     wrong, label = list[str](), hub_label(file)
     if label is None:
         wrong.append(f"the hub knows no label for {file}: its page will show no quantization")
-    elif label.removeprefix("UD-") != type.upper():
+    elif type is not None and label.removeprefix("UD-") != type.upper():
         wrong.append(f"the hub will show {file} as {label}, not {type}")
     if role_of(file) != "model":
         wrong.append(f"llama-server -hf does not take {file} for a model")

@@ -19,7 +19,10 @@ RESULTS, SUMS, CARD, SETTINGS = "divergence.json", "SHA256SUMS", "README.md", "r
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """A model, encoder or matrix in a folder. name: of its first file, in the folder. measured: None if it was not."""
+    """A model, encoder or matrix in a folder.
+
+    name: of its first file, in the folder. measured: None if it was not. is_base: others are compared with it.
+    """
 
     name: str
     role: Role | None
@@ -27,6 +30,7 @@ class PublishedFile:
     size: int
     shards: int
     measured: Measured | None = None
+    is_base: bool = False
 
     @property
     def type(self) -> str:
@@ -81,7 +85,8 @@ def read_folder(folder: PathLike) -> PublishedFolder:
             unreadable.append(f"{file.relative_to(path)}: {error}")
     folder_read = PublishedFolder(path, sorted(files, key=lambda each: -each.size), results, data, unreadable)
     if not folder_read.models:
-        raise FileError(f"{path} has no model in GGUF files", "; ".join(unreadable) or "convert or quantize one into it")
+        hint = "; ".join(unreadable) or "convert or quantize one into it"
+        raise FileError(f"{path} has no model in GGUF files", hint)
     return folder_read
 
 
@@ -91,7 +96,8 @@ def _published(folder: Path, file: Path, results: Results | None) -> PublishedFi
     if model.metadata.get("general.type") in ("mmproj", "imatrix"):
         role = model.metadata["general.type"]
     measured = next((each for each in results.files if each.name == file.name), None) if results else None
-    return PublishedFile(name, role, model, size_bytes(model), len(model.files), measured)
+    is_base = results is not None and Path(results.base).name == file.name
+    return PublishedFile(name, role, model, size_bytes(model), len(model.files), measured, is_base)
 
 
 def _results(folder: Path) -> tuple[Results | None, Mapping[str, Any] | None]:

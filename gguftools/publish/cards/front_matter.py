@@ -115,4 +115,6 @@ def _texts(metadata: Metadata, key: str) -> list[str]:
 
 
 def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [] if value is None else [value]
+    if value is None or isinstance(value, (str, int, float)):
+        return [] if value is None else [value]
+    return list(value)

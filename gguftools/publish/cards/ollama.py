@@ -10,6 +10,7 @@ from typing import Any
 
 from quants.errors import VocabularyError
 
+from ...metadata.chat_templates import CHAT_TEMPLATE
 from ...models.model import Model
 from .turns import Around, Turns, turns_of
 
@@ -25,13 +26,17 @@ SAMPLING = {  # Sampling's names → Ollama's
 
 @dataclass(frozen=True)
 class OllamaModel:
-    """What Ollama has to know of a model. template: in Go, None for the file's own. remarks: what it lacks, and why."""
+    """What Ollama has to know of a model.
+
+    template: in Go, None for the file's own. is_chat: the file has a chat template. remarks: what it lacks, and why.
+    """
 
     template: str | None
     system: str | None
     stop: Sequence[str]
     parameters: Mapping[str, float | int]
     license: str | None = None
+    is_chat: bool = False
     remarks: Sequence[str] = field(default_factory=list)
 
     def modelfile(self, file: str) -> str:
@@ -79,6 +84,7 @@ def ollama_model(model: Model) -> OllamaModel:
         stop_texts(model),
         {ollama: advice[own] for own, ollama in SAMPLING.items() if own in advice},
         license if isinstance(license, str) else None,
+        CHAT_TEMPLATE in metadata,
         remarks,
     )
 

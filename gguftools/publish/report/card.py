@@ -19,9 +19,13 @@ def markdown(data: Mapping[str, Any], source: str = "the results") -> str:
     """
     results = results_of(data, source)
     cells = [[_escaped(cell) for cell in row] for row in rows(results)]
-    align = ["---:" if right == "r" else "---" for right in RIGHT]
-    lines = [f"| {' | '.join(row)} |" for row in (COLUMNS, align, *cells)]
-    return "\n".join([*lines, "", _escaped(described(results)), ""])
+    return "\n".join([*markdown_text([COLUMNS, *cells], RIGHT), "", _escaped(described(results)), ""])
+
+
+def markdown_text(rows: Sequence[Sequence[str]], align: str) -> list[str]:
+    """Return the lines of a Markdown table, the first of `rows` its head. align: "l" or "r" for each column."""
+    line = ["---:" if side == "r" else "---" for side in align]
+    return [f"| {' | '.join(row)} |" for row in (rows[0], line, *rows[1:])]
 
 
 def rows(results: Results) -> list[Sequence[str]]:

@@ -1,0 +1,68 @@
+"""Say which file to choose: from measured divergence and size, and for a given memory."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .folder import PublishedFile
+
+GB = 10**9
+MEMORIES = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512, 768, 1024)
+WORDS = (  # mean KL divergence in nats below which they hold
+    (0.001, "hardly any difference from the original"),
+    (0.01, "very close to the original"),
+    (0.03, "close to the original"),
+    (0.1, "answers differ now and then"),
+    (0.3, "answers differ often"),
+)
+WORST = "clearly worse than the original: only where nothing else fits"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The file to choose for a memory. memory: in GB; needed: bytes that it takes."""
+
+    memory: int
+    file: PublishedFile
+    needed: int
+
+
+def advice(file: PublishedFile, files: Sequence[PublishedFile]) -> str:
+    """Return one line about a file: how close it is to the original, or which other file is smaller and closer."""
+    if file.is_base:
+        return "the original's weights: the others are compared with it"
+    if file.measured is None:
+        return "not measured"
+    if better := dominating(file, files):
+        return f"{better.type} is smaller and closer"
+    return next((words for limit, words in WORDS if file.measured.kl < limit), WORST)
+
+
+def dominating(file: PublishedFile, files: Sequence[PublishedFile]) -> PublishedFile | None:
+    """Return the closest file that is not larger and measurably closer to the original; None if there is none."""
+    if file.measured is None:
+        return None
+    error = file.measured.figures.get("kl_divergence.standard_error", 0.0)
+    closer = [
+        other
+        for other in files
+        if other.measured and other.size <= file.size and other.measured.kl < file.measured.kl - 2 * error
+    ]
+    return min(closer, key=lambda each: each.measured.kl if each.measured else 0.0, default=None)
+
+
+def choices(files: Sequence[PublishedFile], needed: Callable[[PublishedFile], int]) -> list[Choice]:
+    """Return for each memory that changes the answer the best file that fits.
+
+    needed: bytes that a file takes with its context. Files that another one dominates are never chosen.
+    """
+    candidates = [each for each in files if dominating(each, files) is None]
+    needs: Mapping[str, int] = {each.name: needed(each) for each in candidates}
+    ranked = sorted(
+        candidates, key=lambda each: (not each.is_base, each.measured.kl if each.measured else 0, -each.size)
+    )
+    chosen: list[Choice] = []
+    for memory in MEMORIES:
+        best = next((each for each in ranked if needs[each.name] <= memory * GB), None)
+        if best is not None and (not chosen or chosen[-1].file is not best):
+            chosen.append(Choice(memory, best, needs[best.name]))
+    return chosen
