@@ -6,7 +6,7 @@ import sys
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from math import isnan
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -58,6 +58,22 @@ def window_progress(title: str, value: str = "") -> AbstractContextManager[StepP
 def named_progress(title: str) -> AbstractContextManager[BytesProgress]:
     """Return a bar for a few things with names, called with (done, total, next name)."""
     return _bar(title, "window_details", str)
+
+
+@contextmanager
+def part_progress() -> "Iterator[Callable[[str, int, int], None]]":
+    """Yield a function that shows a bar for one part of the work after another, called with (part, done, total)."""
+    with ExitStack() as stack:
+        current, bar = "", None
+
+        def update(part: str, done: int, total: int) -> None:
+            nonlocal current, bar
+            if part != current or bar is None:
+                stack.close()
+                current, bar = part, stack.enter_context(_bar(part, "window_details", str))
+            bar(done, total, "")
+
+        yield update
 
 
 @contextmanager

@@ -33,7 +33,7 @@ REMOTE_THREADS = 8  # most of the time they wait for the network
 def quantize(
     source: PathLike | Model,
     recipes: str | Sequence[str] = (),
-    output: PathLike | None = None,
+    output: PathLike | Sequence[PathLike] | None = None,
     *,
     imatrix: PathLike | ImportanceMatrix | None = None,
     gptq: PathLike | Sequence[PathLike] | Calibration | None = None,
@@ -44,8 +44,8 @@ def quantize(
     """Write `source` once for each recipe, reading it once.
 
     source: a GGUF file, a shard of a split set, a Hugging Face folder, hf://ORG/MODEL, or a Model. recipes: names, such
-    as "Q4_K_M", or files with a recipe's text. output: a file (for one recipe) or a folder; default MODEL-RECIPE.gguf
-    next to the source. imatrix: an importance matrix or its file. gptq: texts for GPTQ calibration, by which weights
+    as "Q4_K_M", or files with a recipe's text. output: a file (for one recipe), a folder, or a file for each recipe;
+    default MODEL-RECIPE.gguf next to the source. imatrix: an importance matrix or its file. gptq: texts for GPTQ calibration, by which weights
     are encoded with error feedback (`calibration.feedback`): files, to which the package's own are added, or a
     Calibration. search: a size instead of a recipe: the recipe is searched for, and its text is written next to the
     file, OUTPUT-recipe.txt. options: more of the output. write: how files are written. Raises OptionError, FormatError,
@@ -124,7 +124,7 @@ class QuantizeRequest:
 def quantize_model(
     model: Model,
     request: QuantizeRequest,
-    output: PathLike | None,
+    output: PathLike | Sequence[PathLike] | None,
     write: WriteOptions,
     described: Described | None = None,
 ) -> QuantizeReport:

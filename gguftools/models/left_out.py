@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from quants.errors import ModelError
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from ..io.checkpoint.folder import Checkpoint
 
+MTP_CALL, ENCODERS_CALL = "`gguftools convert MODEL --mtp`", "`gguftools convert MODEL --mmproj`"
 DENSE = "dense_2.weight"  # the first of the matrices that pooled states are multiplied with
 
 
@@ -66,7 +67,7 @@ def mtp_left_out(checkpoint: Checkpoint, planned: Plan) -> tuple[str, ...]:
         return ()
     own, apart = planned.architecture, of_config({**checkpoint.config, MTP_ONLY: True})
     known = COUNT in apart.metadata and COUNT not in own.metadata
-    why = "`gguftools convert MODEL --mtp` writes them" if known else f"{own.name} files have no place for them"
+    why = f"{MTP_CALL} writes them" if known else f"{own.name} files have no place for them"
     more = f" and {len(names) - 1} more tensors" if len(names) > 1 else ""
     what = f"MTP layers are not in this file ({names[0]!r}{more})"
     return (f"{what}: {why}",)
@@ -95,4 +96,10 @@ def encoders_left_out(
         raise ModelError(f"neither the text model nor its encoders have {lost[0]!r}{more}", "it is of another variant")
     if with_encoders:
         return ()
-    return (f"{what} are not in this file: `gguftools convert MODEL --mmproj` writes them",)
+    return (f"{what} are not in this file: {ENCODERS_CALL} writes them",)
+
+
+def parts_apart(warnings: Sequence[str]) -> list[Literal["mmproj", "mtp"]]:
+    """Return the parts of a checkpoint that have files of their own, by the warnings of its text model."""
+    calls: dict[Literal["mmproj", "mtp"], str] = {"mmproj": ENCODERS_CALL, "mtp": MTP_CALL}
+    return [part for part, call in calls.items() if any(call in each for each in warnings)]

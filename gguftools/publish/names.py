@@ -59,7 +59,7 @@ def role_of(file: str) -> Role | None:
     name = file.rpartition("/")[2].lower()
     if not any(part in name for part in NO_MODEL):
         return "model"
-    return next((role for role in ("mmproj", "imatrix", "mtp") if role in name), None)  # type: ignore[return-value]
+    return next((role for role in ("mmproj", "imatrix", "mtp") if role in name), None)
 
 
 def problems(file: str, type: str | None = None) -> list[str]:

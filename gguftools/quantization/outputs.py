@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from quants.arguments import PathLike
 from quants.errors import FileError, OptionError
@@ -107,11 +107,15 @@ def _write(
     return _report(planned, outcome._replace(seconds=outcome.seconds + before), free, warnings)
 
 
-def output_paths(source: Path, recipes: Sequence[Recipe], output: PathLike | None) -> list[Path]:
-    """Return a file for each recipe.
+def output_paths(source: Path, recipes: Sequence[Recipe], output: PathLike | Sequence[PathLike] | None) -> list[Path]:
+    """Return a file for each recipe; those of `output` if it has several.
 
-    Raises OptionError for one file and several recipes, FileError for a missing folder.
+    Raises OptionError for another number of files than of recipes, FileError for a missing folder.
     """
+    if output is not None and not isinstance(output, (str, PurePath)) and isinstance(output, Sequence):
+        if len(output) != len(recipes):
+            raise OptionError(f"{len(recipes)} recipes need as many files; {len(output)} are named")
+        return [output_path(each) for each in output]
     resolved = source.resolve()
     shard_name = SHARD_NAME.fullmatch(source.name)
     is_folder = source.is_dir() or (source.suffix != ".gguf" and not source.exists())  # one in a store isn't there

@@ -8,7 +8,7 @@ counted in output order (`visit_order`): those outside layers first, then by lay
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -151,9 +151,28 @@ class Choice(NamedTuple):
     needs_importance: bool = False
 
 
+# Recipes with embedding and output in Q8_0, by the names that publishers gave them: name → the recipe besides.
+IN_Q8_0 = {"Q2_K_L": "Q2_K", "Q3_K_XL": "Q3_K_L", "Q4_K_L": "Q4_K_M", "Q5_K_L": "Q5_K_M", "Q6_K_L": "Q6_K"}
+EDGES = (r"^token_embd\.weight$", r"^output\.weight$")
+
+
+def _with_edges_in_q8_0(name: str) -> Recipe:
+    recipe = RECIPES[IN_Q8_0[name]]
+    about = f"{recipe.name}, embedding and output in Q8_0"
+    return replace(recipe, name=name, description=about, aliases=(), rules=tuple((edge, "Q8_0") for edge in EDGES))
+
+
+VARIANTS = {name: _with_edges_in_q8_0(name) for name in IN_Q8_0}
+
+
 def recipe_named(name: str) -> Recipe:
-    """Return a recipe by name in any case, alias, or file type number. Raises OptionError with the nearest name."""
+    """Return a recipe or variant by name in any case, alias, or file type number.
+
+    Raises OptionError with the nearest name.
+    """
     wanted = str(name).strip().upper()
+    if wanted in VARIANTS:
+        return VARIANTS[wanted]
     for recipe in RECIPES.values():
         if wanted in (recipe.name, *recipe.aliases) or wanted == str(recipe.file_type):
             return recipe

@@ -94,7 +94,7 @@ def _files(folder: PublishedFolder, facts: CardFacts) -> str:
         shards = f" ({file.shards} shards)" if file.shards > 1 else ""
         row = [f"[{_plain(file.name)}]({_link(file, facts)}){shards}", byte_size(file.size), fixed(file.bits, 2)]
         if measured:
-            get = file.measured.figures.get if file.measured else {}.get
+            get = (file.measured.figures if file.measured else dict[str, float]()).get
             row += [significant(get("kl_divergence.mean"), 3), significant(get("kl_divergence.p99_9"), 3)]
             row += [percent(get("same_top")), fixed(get("perplexity"), 4)]
         rows.append([*row, advice(file, folder.models)])

@@ -1,0 +1,121 @@
+"""Make a folder to publish: quantized files, imatrix, mmproj, KL divergence, checksums, model card.
+
+Run it again to continue an interrupted run; what is done stays. FOLDER/release.toml has the settings.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+if TYPE_CHECKING:
+    from ...publish.release.release import ReleaseReport
+    from ...publish.release.settings import ReleaseOptions
+
+EXAMPLES = (
+    "gguftools release checkpoint/ -o Model-GGUF/",
+    "gguftools release hf://org/model -o Model-GGUF/ --ladder full --repository me/Model-GGUF",
+    "gguftools release checkpoint/ -o Model-GGUF/ --ladder small --dry-run",
+    "gguftools release --settings Model-GGUF/release.toml -o Model-GGUF/",
+)
+GROUP = "Publish"
+PANELS = {
+    "Files": ("ladder", "recipe", "target_size", "name", "split_max_size", "no_manifests"),
+    "Importance matrix and GPTQ": ("imatrix", "imatrix_chunks", "gptq"),
+    "Measurement": ("texts", "chunks"),
+    "Model card": ("base_model", "repository", "quantized_by"),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is made; a value that is given replaces that of --settings."""
+
+    ladder: Annotated[
+        str | None, Option(metavar="NAME", help="Recipes to make: small, standard (default), full, or none.")
+    ] = None
+    recipe: Annotated[list[str] | None, Option(metavar="RECIPE", help="Also make this recipe, or recipe file.")] = None
+    target_size: Annotated[list[Any] | None, Option(help="Also search for the best recipe of this size.")] = None
+    name: Annotated[str | None, "Name of the model in file names (default: the source's)."] = None
+    split_max_size: int | None = None
+    no_manifests: Annotated[bool, "Skip manifests and attestations."] = False
+    imatrix: Annotated[
+        str | None,
+        Option(
+            metavar="FILE", help="Importance matrix, or a text to measure one on; none: without (default: measured)."
+        ),
+    ] = None
+    imatrix_chunks: Annotated[int | None, Option(min=1, help="Chunks of each text for the matrix (default 128).")] = (
+        None
+    )
+    gptq: Annotated[list[str] | None, "Calibration text for GPTQ."] = None
+    texts: list[str] | None = None
+    chunks: int | None = None
+    base_model: Annotated[
+        str | None, Option(metavar="ORG/MODEL", help="Model on the Hub that SOURCE is (hf:// sources say it).")
+    ] = None
+    repository: Annotated[str | None, Option(metavar="ORG/NAME", help="Repository that the files are for.")] = None
+    quantized_by: Annotated[str | None, Option(metavar="NAME", help="Who makes the files.")] = None
+    only: Annotated[
+        list[str] | None,
+        Option(metavar="PART", help="Make only mmproj, mtp, imatrix, quantize, measure, report, sums or card."),
+    ] = None
+    skip: Annotated[list[str] | None, Option(metavar="PART", help="Make all but this part.")] = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the values that are given, by the names of the library."""
+        values: dict[str, Any] = {name: value for name, value in vars(self).items() if value not in (None, False)}
+        renamed = {"recipe": "recipes", "target_size": "target_sizes"}
+        values = {renamed.get(name, name): value for name, value in values.items()}
+        if values.pop("no_manifests", False):
+            values["manifests"] = False
+        if values.get("ladder") == "none":
+            values["ladder"] = ""
+        return values
+
+
+def release(
+    source: Annotated[
+        str | None, Argument(help="Hugging Face folder, hf://ORG/MODEL[@REVISION], or an unquantized GGUF file.")
+    ] = None,
+    output: Annotated[str, "folder (default: NAME-GGUF)."] = "",
+    *,
+    settings: Settings,
+    settings_file: Annotated[
+        Path | None, Option("--settings", metavar="FILE", help="Settings (TOML), as release.toml of an earlier run.")
+    ] = None,
+    dry_run: bool = False,
+    threads: int | None = None,
+    json: bool = False,
+) -> None:
+    from ...publish.release.release import release as make
+    from ...publish.release.settings import ReleaseOptions, read_settings, settings_of
+    from ..ui import part_progress, print_result, usage
+
+    named, options = (None, ReleaseOptions()) if settings_file is None else read_settings(settings_file)
+    options = settings_of(settings.given(), options)
+    source = source or named
+    if source is None:
+        usage("a SOURCE is needed", "name a checkpoint, or --settings FILE of an earlier run")
+    folder = Path(output or f"{Path(source.rstrip('/').partition('@')[0]).name.removesuffix('.gguf')}-GGUF")
+    with part_progress() as progress:
+        report = make(source, folder, options=options, dry_run=dry_run, threads=threads, progress=progress)
+    if not print_result(report, json, [report.folder]):
+        _print(report, options)
+
+
+def _print(report: "ReleaseReport", options: "ReleaseOptions") -> None:
+    from ..ui import print_line, print_table, size
+
+    if report.dry_run:
+        rows = [(each["file"], each["recipe"], size(each["size_bytes"])) for each in report.plan["files"]]
+        print_table(None, ("file", "recipe", "size"), rows, "llr")
+        more = [*report.plan["parts"], *(["imatrix"] if options.does("imatrix") else []), "figures", "card"]
+        print_line(f"and {', '.join(more)}; {size(report.plan['size_bytes'])} in all, {size(report.free_bytes)} free")
+        print_line(f"about {report.plan['encode_seconds']:.0f} s of encoding on one processor, besides measuring")
+        return
+    for name in report.made:
+        print_line(f"{name}: made")
+    if not report.made:
+        print_line(f"{report.folder}: up to date")

@@ -1,0 +1,140 @@
+"""Settings of a release: in Python, and as a TOML file to run it again."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from archs.bounded_files import SETTINGS_TEXT, read_text
+from quants.arguments import PathLike, as_count, as_path, wrong
+from quants.errors import FileError, OptionError
+from quants.spelling import did_you_mean
+
+from ...quantization.recipes import recipe_named
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+LADDERS: Mapping[str, tuple[str, ...]] = {
+    "small": ("Q8_0", "Q6_K", "Q4_K_M"),
+    "standard": ("Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q4_K_M", "Q4_K_S", "IQ4_XS", "Q3_K_M", "IQ3_M", "Q2_K"),
+    "full": (
+        *("BF16", "Q8_0", "Q6_K_L", "Q6_K", "Q5_K_M", "Q5_K_S", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS"),
+        *("Q3_K_XL", "Q3_K_L", "Q3_K_M", "Q3_K_S", "IQ3_M", "IQ3_XS", "IQ3_XXS", "Q2_K_L", "Q2_K", "Q2_K_S"),
+        *("IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS"),
+    ),
+}
+PARTS = ("mmproj", "mtp", "imatrix", "quantize", "measure", "report", "sums", "card")
+SPLIT = 48 * 10**9  # bytes of a shard: what publishers split at, and the hub's clients load well
+NO_IMATRIX, OWN_TEXTS = "none", "own"
+
+
+@dataclass(frozen=True)
+class ReleaseOptions:
+    """What a release makes, and how.
+
+    name: of the model in file names; "" for the source's. ladder: a name of LADDERS; recipes: more of them, or these
+    alone if ladder is "". imatrix: a file of one, OWN_TEXTS to measure one on the package's texts, a text to measure
+    it on, or NO_IMATRIX. imatrix_chunks: windows of each text at most. gptq: texts for GPTQ calibration. target_sizes:
+    bytes of files whose recipes are searched for. texts: to measure divergence on; chunks: windows of each at most;
+    without any, the package's. split_max_size: bytes of a shard, 0 to split nothing. only, skip: PARTS. manifests: also
+    write how each file was made. base_model, repository, quantized_by: as of `CardOptions`. keep_source: leave the
+    unquantized file of a converted checkpoint in the work folder.
+
+    Raises OptionError for a value that cannot be.
+    """
+
+    name: str = ""
+    ladder: str = "standard"
+    recipes: Sequence[str] = ()
+    imatrix: str = OWN_TEXTS
+    imatrix_chunks: int = 128
+    gptq: Sequence[str] = ()
+    target_sizes: Sequence[int] = ()
+    texts: Sequence[str] = ()
+    chunks: int = 64
+    split_max_size: int = SPLIT
+    only: Sequence[str] = ()
+    skip: Sequence[str] = ()
+    manifests: bool = True
+    base_model: str = ""
+    repository: str = ""
+    quantized_by: str = ""
+    keep_source: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ladder and self.ladder not in LADDERS:
+            hint = did_you_mean(self.ladder, LADDERS, f"they are {', '.join(LADDERS)}")
+            raise OptionError(f"there is no ladder {self.ladder!r}", hint)
+        for recipe in self.recipes:
+            if not Path(recipe).is_file():
+                recipe_named(recipe)
+        for part in (*self.only, *self.skip):
+            if part not in PARTS:
+                hint = did_you_mean(part, PARTS, f"parts are {', '.join(PARTS)}")
+                raise OptionError(f"there is no part {part!r}", hint)
+        if self.only and self.skip:
+            raise OptionError("only and skip exclude each other", "leave one of them out")
+        as_count(self.imatrix_chunks, "imatrix_chunks", 1)
+        as_count(self.chunks, "chunks", 1)
+        as_count(self.split_max_size, "split_max_size", 0)
+
+    @property
+    def wanted(self) -> list[str]:
+        """Return the recipes to make, each once, in the order of the ladder."""
+        return list(dict.fromkeys([*LADDERS.get(self.ladder, ()), *map(_stem, self.recipes)]))
+
+    def does(self, part: str) -> bool:
+        """Return whether a part is made."""
+        return part in self.only if self.only else part not in self.skip
+
+    def toml(self, source: str) -> str:
+        """Return these settings as a TOML file; source: what the release is made from."""
+        lines = ["# Settings of `gguftools release`; run it again with --settings.", f"source = {json.dumps(source)}"]
+        for name, value in asdict(self).items():
+            default = next(each.default for each in fields(self) if each.name == name)
+            if value != default:
+                lines.append(f"{name} = {json.dumps(list(value) if isinstance(value, tuple) else value)}")
+        return "\n".join(lines) + "\n"
+
+
+def _stem(recipe: str) -> str:
+    """Return a recipe's name: of a file, its path as given."""
+    return recipe if Path(recipe).is_file() else recipe_named(recipe).name
+
+
+def read_settings(path: PathLike) -> tuple[str | None, ReleaseOptions]:
+    """Return the source and the settings of a TOML file. Raises FileError for what is none, and names unknown keys."""
+    file = as_path(path, "the settings")
+    try:
+        values = tomllib.loads(read_text(file, SETTINGS_TEXT))
+    except tomllib.TOMLDecodeError as error:
+        raise FileError(f"{file} is no TOML: {error}", "NAME = VALUE on each line") from None
+    source = values.pop("source", None)
+    if source is not None and not isinstance(source, str):
+        raise FileError(f"{file}: source is {source!r}; a text was expected")
+    try:
+        return source, settings_of(values)
+    except OptionError as error:
+        raise FileError(f"{file}: {error}", error.hint) from error
+
+
+def settings_of(values: Mapping[str, Any], base: ReleaseOptions = ReleaseOptions()) -> ReleaseOptions:
+    """Return settings with these values. Raises OptionError for an unknown name or a value of another type."""
+    types = {each.name: type(getattr(ReleaseOptions(), each.name)) for each in fields(ReleaseOptions)}
+    for name, value in values.items():
+        if name not in types:
+            raise OptionError(
+                f"there is no setting {name!r}", did_you_mean(name, types, f"they are {', '.join(types)}")
+            )
+        expected = (list, tuple) if types[name] is tuple else types[name]
+        if not isinstance(value, expected) or (isinstance(value, bool) and types[name] is not bool):
+            raise wrong(
+                name, value, {tuple: "a list", bool: "true or false", int: "a number"}.get(types[name], "a text")
+            )
+    given: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in values.items()}
+    return replace(base, **given)
