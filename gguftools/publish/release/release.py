@@ -73,7 +73,7 @@ def release(
     folder = as_path(output, "the output")
     model = open(source)
     plan = plan_release(model, folder, options)
-    free = free_bytes(folder / "file")
+    free = _free(folder)
     if dry_run:
         return ReleaseReport(folder, plan.as_dict(), True, free, warnings=plan.warnings)
     if not plan.files and not options.target_sizes:
@@ -117,7 +117,7 @@ class _Run:
         if taken := next((each for each in targets if each not in own and (self.folder / each).exists()), None):
             raise FileError(f"{self.folder / taken} is there already", "name another folder, or move it away")
         missing = [each for each in self.plan.files if not (self.folder / each.path).exists()]
-        needed, free = sum(each.nbytes for each in missing), free_bytes(self.folder / "file")
+        needed, free = sum(each.nbytes for each in missing), _free(self.folder)
         if needed > free:
             raise FileError(f"{self.folder} has {free:,} bytes free; {needed:,} are needed", "free some, or name less")
         self.journal.note("names", "", [], {"names": sorted(own.union(targets))})
@@ -333,6 +333,12 @@ class _Run:
         written = card(self.folder, options=options)
         (self.made if written.files else self.kept).append("card")
         self.warnings += written.warnings
+
+
+def _free(folder: Path) -> int:
+    """Return the bytes that are free where a folder is or will be."""
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
+    return free_bytes(there / "file")
 
 
 def _is_hub(source: str) -> bool:
