@@ -22,7 +22,7 @@ NOW = "2026-01-02T12:00:00"
 class CardFacts:
     """What a card says besides what the folder's files say.
 
-    title: of the model. base_model, repository: ORG/MODEL on the hub; None if unknown. needed: bytes of memory that a
+    title: of the model. has_modelfile: the folder has one, or will. base_model, repository: ORG/MODEL on the hub; None if unknown. needed: bytes of memory that a
     file takes with a context of `context` tokens; None if that is not to be given.
     """
 
@@ -30,6 +30,7 @@ class CardFacts:
     base_model: str | None
     repository: str | None
     ollama: OllamaModel
+    has_modelfile: bool
     context: int
     needed: Callable[[PublishedFile], int] | None = None
 
@@ -137,7 +138,7 @@ def _run(folder: PublishedFolder, facts: CardFacts) -> str:
         lines += _shell("One file", f"hf download {repository} {file.name} --local-dir .")
     else:
         lines += _shell("llama.cpp", f"llama-server -m {file.name}{media}")
-    if file.shards == 1 and folder.has("Modelfile"):
+    if file.shards == 1 and facts.has_modelfile:
         lines += _shell("Ollama, from this folder", "ollama create MODEL -f Modelfile")
     lines += _shell(
         "transformers",
