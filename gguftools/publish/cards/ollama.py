@@ -134,4 +134,7 @@ def _text(literal: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return f'"""{text}"""' if "\n" in text or '"' in text else f'"{text}"'
+    """Return a value of a Modelfile, in which nothing can be escaped."""
+    if "\n" not in text and not text.startswith('"') and text == text.strip():
+        return text if '"' in text else f'"{text}"'
+    return f'"""{text} """' if text.endswith('"') else f'"""{text}"""'

@@ -114,26 +114,28 @@ def _candidates(texts: Mapping[tuple[str, ...], str | None], words: Mapping[str,
         before, rest = with_system.split(system, 1)
         between = rest.split(user, 1)[0]
         after_answer, before_user = _split(to_user, before)
-        after_user, before_answer = _split(to_answer, before)
+        after_user, before_answer = _split(to_answer, before, after_answer)
         around = Around(before_user, after_user), Around(before_answer, after_answer)
         after_system = between.removesuffix(before_user)
         yield Turns(*around, Around(before, after_system))
         ending = after_system + before_user
         if begin.startswith(before) and begin.endswith(ending):
             yield Turns(*around, Around(before, after_system), begin[len(before) : len(begin) - len(ending)])
-        after_answer, after_user = to_user.removesuffix(begin), _split(to_answer, begin)[0]
+        after_answer = to_user.removesuffix(begin)
+        after_user = _split(to_answer, begin, after_answer)[0]
         around = Around(begin, after_user), Around(to_answer[len(after_user) :], after_answer)
         yield Turns(*around, Around(before, between), system_in_user=True)
-    after_answer, after_user = to_user.removesuffix(begin), _split(to_answer, begin)[0]
+    after_answer = to_user.removesuffix(begin)
+    after_user = _split(to_answer, begin, after_answer)[0]
     yield Turns(Around(begin, after_user), Around(to_answer[len(after_user) :], after_answer))
 
 
-def _split(text: str, opening: str) -> tuple[str, str]:
+def _split(text: str, opening: str, ending: str = "") -> tuple[str, str]:
     """Split a text between two messages into the end of one and the beginning of the next, which begins as `opening`
-    does.
+    does. ending: what other messages end with, for one that begins with something else.
     """
     shared = [_common_beginning(text[place:], opening) for place in range(len(text))]
-    place = shared.index(max(shared)) if any(shared) else len(text)
+    place = shared.index(max(shared)) if any(shared) else len(ending if text.startswith(ending) else text)
     return text[:place], text[place:]
 
 
