@@ -22,8 +22,9 @@ NOW = "2026-01-02T12:00:00"
 class CardFacts:
     """What a card says besides what the folder's files say.
 
-    title: of the model. has_modelfile: the folder has one, or will. base_model, repository: ORG/MODEL on the hub; None if unknown. needed: bytes of memory that a
-    file takes with a context of `context` tokens; None if that is not to be given.
+    title: of the model. base_model, repository: ORG/MODEL on the hub; None if unknown. has_modelfile: the folder has
+    one, or will. needed: bytes of memory that a file takes with a context of `context` tokens; None if that is not to
+    be given.
     """
 
     title: str

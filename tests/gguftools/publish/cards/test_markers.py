@@ -47,5 +47,5 @@ def test_unknown_blocks_stay() -> None:
     ids=["twice", "no end", "no beginning", "another end"],
 )
 def test_broken_blocks_are_refused(text: str) -> None:
-    with pytest.raises(FileError, match="block files is there twice|has no beginning or no end"):
+    with pytest.raises(FileError, match=r"block files is there twice|has no beginning or no end"):
         updated(text, {"files": "new"})

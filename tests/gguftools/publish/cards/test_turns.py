@@ -30,7 +30,8 @@ GEMMA = (
 )
 REFUSES_SYSTEM = (
     "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}"
-    "{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+    "{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
 )
 COUNTS = (
     "{% for m in messages %}{{ loop.index ~ m['role'] ~ ': ' ~ m['content'] ~ '\\n' }}{% endfor %}{{ 'assistant: ' }}"
