@@ -49,6 +49,9 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.models.generation": "GenerateOptions",
     "gguftools.models.model": "Model load open",
     "gguftools.models.tokenizing": "tokenize",
+    "gguftools.publish.cards.card": "CardOptions card",
+    "gguftools.publish.release.release": "release",
+    "gguftools.publish.release.settings": "ReleaseOptions",
     "gguftools.publish.report.results_report": "report",
     "gguftools.quantization.options": "QuantizeOptions",
     "gguftools.writing.options": "WriteOptions",
@@ -59,6 +62,7 @@ _MODULES = {name: module for module, names in _API.items() for name in names.spl
 
 __all__ = [
     "Calibration",
+    "CardOptions",
     "ConvertOptions",
     "DivergenceOptions",
     "DraftCheckOptions",
@@ -73,6 +77,7 @@ __all__ = [
     "PerplexityOptions",
     "Provenance",
     "QuantizeOptions",
+    "ReleaseOptions",
     "Remove",
     "Rename",
     "RunningModel",
@@ -89,6 +94,7 @@ __all__ = [
     "architectures",
     "attest",
     "audit",
+    "card",
     "chat",
     "chat_template",
     "check",
@@ -123,6 +129,7 @@ __all__ = [
     "patch",
     "perplexity",
     "quantize",
+    "release",
     "report",
     "reproduce",
     "schema",
@@ -180,6 +187,9 @@ if TYPE_CHECKING:
     from .models.generation import GenerateOptions
     from .models.model import Model, load, open
     from .models.tokenizing import tokenize
+    from .publish.cards.card import CardOptions, card
+    from .publish.release.release import release
+    from .publish.release.settings import ReleaseOptions
     from .publish.report.results_report import report
     from .quantization.options import QuantizeOptions
     from .writing.options import WriteOptions

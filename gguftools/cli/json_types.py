@@ -26,6 +26,8 @@ from ..measurement.divergence_report import Text
 from ..measurement.evaluation_report import EvaluationReport
 from ..measurement.perplexities import PerplexityTable
 from ..measurement.perplexity import PerplexityReport
+from ..publish.cards.card import CardReport
+from ..publish.release.release import ReleaseReport
 from ..quantization.imatrix import EntrySummary, Problem
 from ..quantization.imatrix_doctor import Finding as MatrixFinding
 from ..writing.report import LogitReport
@@ -615,6 +617,7 @@ PRINTED: Mapping[str, tuple[Any, ...]] = {  # by command: what it prints, one ob
     "architectures": (list[ArchitectureInfo],),
     "attest": (Attestation, Verification),
     "audit": (Audit, list[Audit]),
+    "card": (CardReport,),
     "chat-template": (ChatTemplate, ChatTemplateComparison),
     "check": (Checks,),
     "convert": (Quantization,),
@@ -638,6 +641,7 @@ PRINTED: Mapping[str, tuple[Any, ...]] = {  # by command: what it prints, one ob
     "patch": (Patch,),
     "perplexity": (PerplexityReport, PerplexityTable),
     "quantize": (Quantization, list[RecipeInfo], Frontier),
+    "release": (ReleaseReport,),
     "reproduce": (Reproduction,),
     "set-metadata": (Edit,),
     "show": (Show, list[Show]),

@@ -52,6 +52,11 @@ CALLS: dict[str, tuple[Call, ...]] = {
         lambda: gguftools.audit(NONE),
         lambda: gguftools.audit(MODEL, tensors=True, threads=0),
     ),
+    "card": (
+        lambda: gguftools.card(3),
+        lambda: gguftools.card(NONE),
+        lambda: gguftools.card(".", options=gguftools.CardOptions(repository="no repository")),
+    ),
     "chat": (
         lambda: gguftools.chat(3),
         lambda: gguftools.chat(NONE),
@@ -220,6 +225,12 @@ CALLS: dict[str, tuple[Call, ...]] = {
         lambda: gguftools.quantize(MODEL, "Q8_0", "o.gguf", write=WriteOptions(threads=0)),
         lambda: gguftools.quantize(MODEL, "Q8_0", "o.gguf", imatrix=NONE),
         lambda: gguftools.quantize(MODEL, "Q8_0", "o.gguf", search=SearchOptions(target_bpw=-1)),
+    ),
+    "release": (
+        lambda: gguftools.release(3, "o"),
+        lambda: gguftools.release(NONE, "o"),
+        lambda: gguftools.release(AUSTEN, "o"),
+        lambda: gguftools.release(MODEL, "o", options=gguftools.ReleaseOptions(ladder="tall")),
     ),
     "report": (
         lambda: gguftools.report(3),
