@@ -67,6 +67,7 @@ ORDER = (
     "gguftools.conversion",
     "gguftools.publish",
     "gguftools.lab",
+    "gguftools.publish.release",
     "gguftools.cli",
     "gguftools.cli.commands",
     "gguftools",
