@@ -10,7 +10,7 @@ from archs.hparams.file_keys import Keys
 
 from .arrays import Floats, Ids
 from .graph.encoder_decoder import codes_graph
-from .graph.text import run
+from .graph.executors import run
 from .layer import ForwardContext, Layer
 from .products.matmul import gather
 

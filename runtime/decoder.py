@@ -13,7 +13,8 @@ from .graph.builder import Builder, Graph
 from .graph.indexer import shared_keys as write_keys
 from .graph.net import net as write_net
 from .graph.operations import Input
-from .graph.text import Hook, run
+from .graph.executors import run
+from .graph.text import Hook
 from .layer import ForwardContext, Layer, Network
 
 

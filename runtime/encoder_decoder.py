@@ -15,7 +15,7 @@ from quants.errors import ModelError
 from .arrays import Floats, Ids
 from .embedding import embed
 from .graph.encoder_decoder import side_graph
-from .graph.text import run
+from .graph.executors import run
 from .layer import ForwardContext, Layer
 
 Context = tuple[tuple[Floats, Floats], ...]

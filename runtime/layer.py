@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,6 +138,18 @@ class Network:
         return layer + 1 if self.deepstack is None or layer < self.deepstack else None
 
 
+class Device(Protocol):
+    """What computes passes elsewhere than in numpy: see `runtime.device`."""
+
+    def run(self, graph: Any, forward: "ForwardContext", x: Floats, hooks: Any = None) -> Floats:
+        """Return the graph's result for the input x (tokens, width)."""
+        ...
+
+    def logits(self, logits: Any, output: Any) -> Any:
+        """Return lazy logits that are computed there. output: `runtime.head.Output`."""
+        ...
+
+
 @dataclass
 class Sparsity:
     """The score from which a neuron is computed, and how many of all neurons (of every token and layer) were so far."""
@@ -190,6 +202,7 @@ class ForwardContext:
     adapters: Ids | None = None
     first: int = 0  # position of each text from which the head needs rows
     hidden_keys: Floats | None = None  # from the last indexer (see `runtime.mixers.indexer`)
+    device: "Device | None" = None  # computes the graph; None for this processor
     first_values: Floats | None = None  # values of RWKV 7's first layer, which are mixed into those of later ones
     shared_keys: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # and values, that later layers reuse
     positions: Ids = field(init=False)

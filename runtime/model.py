@@ -32,7 +32,7 @@ from .importance import Observe, ObserveExperts
 from .kernels.blas import one_thread
 from .kernels.memory import keep_freed
 from .kv_cache import CacheType, KVCache
-from .layer import DAMAGED, ForwardContext, Layer, Network, Sparsity
+from .layer import DAMAGED, Device, ForwardContext, Layer, Network, Sparsity
 from .mixers.self_attention import supports_branches, supports_trees
 from .mtp import mtp_forward, next_token_network, one_stream
 from .products.gemv import MOST_TOKENS
@@ -93,6 +93,7 @@ class Model:
         self.encoder = encoder_decoder.encoder_alone(keys, grouped)
         self.codes = decode_audio_codes(keys, grouped) if self.architecture.block.convolutions else None
         self.sparsity: Sparsity | None = None  # set by `use_predictor`
+        self.device: Device | None = None  # set to compute passes elsewhere (see `runtime.device`)
         self.observe_experts: ObserveExperts | None = None  # set to observe each expert's output
         self.profile: Profile | None = None  # set to time each kind of work
 
@@ -145,6 +146,7 @@ class Model:
             tree=tree,
             observe_experts=self.observe_experts,
             images=images,
+            device=self.device,
         )
 
     def logits(self, tokens: Sequence[int], decoder_tokens: Sequence[int] = ()) -> Floats:
@@ -341,7 +343,8 @@ class Model:
         encoder.
         """
         block, other = self.network.block, self.encoder_decoder or self.encoder or self.codes
-        return not other and not block.hidden_states and block.causal and bool(self.network.layers)
+        runs_here = self.device is None and not other
+        return runs_here and not block.hidden_states and block.causal and bool(self.network.layers)
 
     @property
     def _is_plain(self) -> bool:

@@ -13,7 +13,7 @@ from .arrays import Floats
 from .graph import operations as op
 from .graph.builder import Graph, Node
 from .graph.hooks import Observer, Wanted, hooks_on
-from .graph.text import run
+from .graph.executors import run
 from .kernels.blas import one_thread
 from .model import Model
 

@@ -61,7 +61,7 @@ def attend(  # noqa: PLR0913  # what models change about attention
     sink = np.full(heads, -np.inf, np.float32) if sinks is None else np.asarray(sinks, np.float32)
     slopes = None if alibi is None else np.asarray(alibi, np.float32)
     at = np.asarray(q_positions, np.int64)
-    first, last = _seen(at, m, window, causal, chunk)
+    first, last = seen_keys(at, m, window, causal, chunk)
     if keys_after is not None:
         last = np.maximum(last, np.minimum(at + 1 + keys_after, m))
     few = n * group < ROWS  # too few to lay the keys out for them
@@ -189,7 +189,7 @@ def _score(job: _Job, sequence: int, g: int, block: slice, base: int, scores: Fl
     )
 
 
-def _seen(at: Ids, keys: int, window: int | None, causal: bool, chunk: int | None) -> tuple[Ids, Ids]:
+def seen_keys(at: Ids, keys: int, window: int | None, causal: bool, chunk: int | None) -> tuple[Ids, Ids]:
     """Return the first visible key of each query at these positions, and the end."""
     first = np.zeros_like(at) if window is None else np.clip(at - window + 1, 0, keys)
     if chunk is not None:

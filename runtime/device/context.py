@@ -1,0 +1,146 @@
+"""A pass on a device: weights, angles, and the hidden state that operations hand on besides their values."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from archs.hparams.model_hparams import LayerHParams
+from archs.transforms import take
+from quants import Tensor
+
+from ..arrays import Floats, Ids
+from ..layer import IMAGE_WEIGHTS, ForwardContext, Layer
+from .weights import Weights, on_host, product
+
+
+class DeviceContext:
+    """A pass through a model on a device.
+
+    forward: the pass; what later operations reuse is kept in it, as tensors of the device (`shared_keys`,
+    `hidden_keys`, `first_values`).
+    """
+
+    def __init__(self, forward: ForwardContext, weights: Weights) -> None:
+        self.forward, self.weights, self.device = forward, weights, weights.device
+        self.texts, self.length = forward.texts, forward.length
+        self.block, self.keys, self.hparams = forward.block, forward.keys, forward.hparams
+        self._angles: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def tensor(self, values: Any) -> torch.Tensor:
+        """Return an array of the host on the device: float32, or int64 as it is."""
+        array = np.ascontiguousarray(values)
+        return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self.device)
+
+    def host(self, x: torch.Tensor) -> Any:
+        """Return an array of the device's on the host."""
+        return x.detach().cpu().numpy()
+
+    def project(self, layer: Layer, role: str, x: torch.Tensor, rows: slice | None = None) -> torch.Tensor:
+        """Return x (n, width) @ W.T (* scale + bias), with the weights of image tokens and active adapters."""
+        tensor, bias = layer.need(f"{role}.weight"), self.weights.array(layer, f"{role}.bias")
+        self.observe(tensor, x, 0, 1)
+        weight = self.weights.matrix(tensor)
+        weight = weight.reshape(-1, weight.shape[-1])
+        if rows is not None:
+            weight, bias = weight[rows], None if bias is None else bias[rows]
+        y = product(x, weight)
+        if f"{role}.scale" in layer:
+            y = y * self.weights.need_array(layer, f"{role}.scale")
+        if bias is not None:
+            y = y + bias.reshape(-1)
+        if self.forward.images and f"{IMAGE_WEIGHTS.get(role)}.weight" in layer:
+            self._put_images(layer.need(f"{IMAGE_WEIGHTS[role]}.weight"), x, y)
+        return self.adapted(layer, role, x, y)
+
+    def _put_images(self, tensor: Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
+        """Replace in y, of the last rows, the product for image tokens, except the last one of each image."""
+        before = self.length - len(y)
+        for image in self.forward.images:
+            rows = slice(max(0, image.start - before), max(0, image.stop - 1 - before))
+            if rows.start < rows.stop:
+                y[rows] = product(x[rows], self.weights.matrix(tensor))
+
+    def adapted(self, layer: Layer, role: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return y (n, rows) = x (n, width) @ W.T, plus the active adapters of W; of texts the last n."""
+        adapters = self.forward.adapters
+        if f"{role}.lora_a" not in layer or adapters is None:
+            return y
+        a, b = (self.weights.matrix(layer.need(f"{role}.lora_{each}")) for each in "ab")
+        on = adapters.reshape(self.texts, self.length)[:, self.length - len(y) // self.texts :].reshape(-1)
+        for number in np.unique(on[on > 0]).tolist():
+            rows = self.tensor(np.flatnonzero(on == number))
+            y[rows] += product(product(x[rows], a[number]), b[number])
+        return y
+
+    def project_expert(self, layer: Layer, role: str, x: torch.Tensor, expert: int) -> torch.Tensor:
+        """Return `project` for one expert (head, copy) of a stacked weight (experts, rows, width)."""
+        tensor, bias = layer.need(f"{role}.weight"), self.weights.array(layer, f"{role}.bias")
+        self.observe(tensor, x, expert, tensor.shape[0])
+        y = product(x, self.expert(tensor, expert))
+        return y if bias is None else y + bias[expert]
+
+    def expert(self, tensor: Tensor, number: int) -> torch.Tensor:
+        """Return one matrix of a stacked weight; moved alone if the weight is not on the device as a whole."""
+        if self.weights.streams_experts and not self.weights.has(tensor):
+            rows = tensor.shape[1]
+            return on_host(tensor, number * rows, (number + 1) * rows).to(self.device)
+        return self.weights.matrix(tensor)[number]
+
+    def observe(self, tensor: Tensor, x: torch.Tensor, expert: int, experts: int) -> None:
+        """Call the observer of products with their inputs."""
+        if self.forward.observe is not None:
+            self.forward.observe(tensor.name, self.host(x), expert, experts)
+
+    def norm(self, layer: Layer, role: str, x: torch.Tensor, eps: float = 0.0) -> torch.Tensor:
+        """Return the norm `role` over the last axis; x itself if the layer has no such norm. eps: 0 for the model's."""
+        weight = self.weights.array(layer, f"{role}.weight")
+        if weight is None:
+            weight = self.weights.array(layer, role)
+        if weight is None and not self.block.norm.endswith("_without_weights"):
+            return x
+        eps = eps or self.hparams.eps
+        if self.block.norm.startswith("rms"):
+            return rms_norm(x, weight, eps)
+        return layer_norm(x, weight, self.weights.array(layer, f"{role}.bias"), eps)
+
+    def rope(self, own: LayerHParams) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cos and sin of each token's position, (tokens, rope_width / 2)."""
+        alike = own.rope_base, own.rope_scaled, own.rope_width
+        if alike not in self._angles:
+            cos, sin = self.forward.rope(own)
+            self._angles[alike] = self.tensor(cos), self.tensor(sin)
+        return self._angles[alike]
+
+    def cached(self, place: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return all keys and values so far of a layer's number: these appended to the cache, if there is one."""
+        cache = self.forward.cache
+        if cache is None:
+            return k, v
+        keys, values = cache.append(place, self.host(k), self.host(v))
+        return self.tensor(keys), self.tensor(values)
+
+    def states(self, layer: Layer) -> tuple[torch.Tensor, ...]:
+        """Return a recurrent layer's states in the cache; none at the beginning."""
+        cache = self.forward.cache
+        return () if cache is None else tuple(self.tensor(each.copy()) for each in cache.states(layer.index))
+
+    def keep(self, layer: Layer, tokens: int, *states: torch.Tensor) -> None:
+        """Store a recurrent layer's states after `tokens` more tokens, if there is a cache."""
+        if self.forward.cache is not None:
+            self.forward.cache.keep(layer.index, tokens, *(self.host(each).copy() for each in states))
+
+    def selected(self, tensor: Tensor, rows: Ids) -> Floats:
+        """Return some rows of a table, decoded on the host."""
+        return take(tensor, rows).float32()
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+    """Return x / sqrt(mean(x²) + eps) * weight over the last axis."""
+    normed = x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + eps)
+    return normed if weight is None else normed * weight
+
+
+def layer_norm(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
+    """Return (x - mean) / sqrt(variance + eps) * weight + bias over the last axis."""
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps)

@@ -1,0 +1,79 @@
+"""Mixtures of experts on a device: the chosen experts' nets, and steps of the routing."""
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..layer import Layer
+from . import activations
+from .context import DeviceContext
+
+MIN_SUM = 1e-20  # of weights that are rescaled, as in DeepSeek, against a division by zero
+
+
+def descending(scores: torch.Tensor) -> torch.Tensor:
+    """Return the places of scores (tokens, n), the highest first; of equal ones the first one first."""
+    return torch.sort(scores, dim=1, descending=True, stable=True).indices
+
+
+def add_experts(
+    context: DeviceContext, layer: Layer, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor, suffix: str
+) -> torch.Tensor:
+    """Return the weighted sum of the outputs of each token's chosen experts (tokens, used) for x (tokens, width)."""
+    out, used = torch.zeros_like(x), chosen.shape[1]
+    order = torch.sort(chosen.reshape(-1), stable=True).indices
+    counts = torch.bincount(chosen.reshape(-1)).tolist()
+    begin = 0
+    for expert, count in enumerate(counts):
+        places = order[begin : begin + count]
+        begin += count
+        if not count:
+            continue
+        tokens = places // used
+        net: Any = partial(_expert, context, layer, suffix, expert)
+        made = context.block.weigh_expert(net, x[tokens], weights.reshape(-1)[places, None])
+        if context.forward.observe_experts and suffix == "exps":
+            context.forward.observe_experts(layer.index, expert, context.host(made))
+        for part, rows in _without_repeats(tokens, places % used, made):
+            out[part] = out[part] + rows  # no sum in an order that changes from run to run
+    return out
+
+
+def _without_repeats(tokens: torch.Tensor, slots: torch.Tensor, made: torch.Tensor) -> list[tuple[torch.Tensor, Any]]:
+    """Return tokens and their rows in parts that name each token once: a token may choose an expert twice."""
+    if len(torch.unique(tokens)) == len(tokens):
+        return [(tokens, made)]
+    return [(tokens[slots == slot], made[slots == slot]) for slot in torch.unique(slots).tolist()]
+
+
+def _expert(context: DeviceContext, layer: Layer, suffix: str, expert: int, x: torch.Tensor) -> torch.Tensor:
+    def project(name: str, values: torch.Tensor) -> torch.Tensor:
+        return context.project_expert(layer, f"ffn_{name}_{suffix}", values, expert)
+
+    activation, limit = context.hparams.activation, context.hparams.activation_limit
+    within = activations.gated_of_clamped if context.block.clamps_gate_first else activations.gated_within
+    if "ffn_gate_up_exps.weight" in layer:
+        gate, up = project("gate_up", x).chunk(2, dim=1)
+    elif context.block.gated:
+        up, gate = project("up", x), project("gate", x)
+    else:
+        return project("down", activations.ACTIVATIONS[activation](project("up", x)))
+    if activation == "situ":
+        return project("down", activations.situ(gate, up, *context.hparams.situ))
+    if bound := context.forward.numbers(layer).experts_limit:
+        return project("down", within(activation, gate, up, bound))
+    return project("down", activations.gated(activation, gate, up, limit))
+
+
+def sparse_mixer(logits: torch.Tensor, used: int, jitter: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the best expert, then the best of the others, and so on, and their weights (Liu et al. 2024, "GRIN")."""
+    left, chosen, weights = logits.clone(), [], []
+    for _ in range(used):
+        top, best = left.max(dim=1, keepdim=True)
+        far = (top - logits) / torch.maximum(logits.abs(), top) > 2 * jitter
+        near = torch.softmax(left.masked_fill(far, -torch.inf), dim=1)
+        chosen.append(best)
+        weights.append(near.gather(1, best))
+        left = left.scatter(1, best, -torch.inf)
+    return torch.cat(chosen, dim=1), torch.cat(weights, dim=1)

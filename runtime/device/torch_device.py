@@ -1,0 +1,62 @@
+"""A device of torch's: chosen by name, set to exact float32, and used by a model's passes."""
+
+from collections.abc import Mapping
+
+import torch
+
+from quants.errors import OptionError
+
+from ..arrays import Floats
+from ..graph.builder import Graph
+from ..head import LazyLogits, Output
+from ..layer import ForwardContext
+from .executor import Hook, run
+from .logits import DeviceLogits
+from .weights import Weights
+
+
+class TorchDevice:
+    """Where the passes of one model are computed. name: torch's, such as "cuda:0"."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.name, self.weights = device, str(device), Weights(device)
+
+    def run(self, graph: Graph, forward: ForwardContext, x: Floats, hooks: Mapping[int, Hook] | None = None) -> Floats:
+        """Return the graph's result for the input x (tokens, width), on the host."""
+        return run(graph, forward, x, self.weights, hooks)
+
+    def logits(self, logits: LazyLogits, output: Output) -> LazyLogits:
+        """Return the same logits, computed on the device."""
+        fields = logits.x, logits.weight, logits.finish, logits.threads, logits.precision, logits.profile
+        return DeviceLogits(*fields, logits.streams, weights=self.weights, output=output)
+
+
+def available() -> list[str]:
+    """Return the names of this machine's devices, the fastest first; "cpu" is always among them."""
+    names = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        names.append("mps")
+    if hasattr(torch, "xpu") and torch.xpu.is_available():
+        names += [f"xpu:{i}" for i in range(torch.xpu.device_count())]
+    return [*names, "cpu"]
+
+
+def torch_device(name: str) -> TorchDevice:
+    """Return a device by name: "auto" (the first of `available`), "cpu", "cuda", "cuda:N", "mps" or "xpu".
+
+    Raises OptionError for one that this machine does not have.
+    """
+    names = available()
+    wanted = names[0] if name == "auto" else f"{name}:0" if name in ("cuda", "xpu") else name
+    if wanted not in names:
+        raise OptionError(f"torch finds no device {name!r} here", hint=f"there are: {', '.join(names)}")
+    _use_exact_float32()
+    return TorchDevice(torch.device(wanted))
+
+
+def _use_exact_float32() -> None:
+    """Let products be IEEE float32, and results the same in each run."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
