@@ -14,7 +14,7 @@ PIPE_SECONDS = 60.0  # a pipe may be silent for this long
 
 
 class Limit(NamedTuple):
-    """The kind of a file, and how many of its bytes are read at most."""
+    """What a file is, for errors, and the largest number of its bytes that are read."""
 
     what: str
     max_bytes: int

@@ -51,17 +51,17 @@ def headed(architecture: Architecture, tensors: Tensors) -> Architecture:
         labels = {"id2label": numbers, "label2id": {name: int(i) for i, name in numbers.items()}}
         return {**(inner(keys, tensors) if inner else {}), **labels}
 
-    found = with_head(named, {"architectures": named.hf_classes})
-    rules = {name: target for name, target in found.tensors.items() if name != "v_head"}  # transformers' name only
-    return replace(found, tensors=rules, config_from_gguf=config)
+    result = with_head(named, {"architectures": named.hf_classes})
+    rules = {name: target for name, target in result.tensors.items() if name != "v_head"}  # transformers' name only
+    return replace(result, tensors=rules, config_from_gguf=config)
 
 
 def check_labels(named: Sequence[str] | None, tensors: Tensors) -> None:
     """Raise ModelError if config.json names another number of labels than a head has rows."""
     head = tensors.get("cls.output.weight")
     if named is not None and head is not None and head.shape[0] != len(named):
-        said = f"{head.where} has {head.shape[0]} rows; config.json has {len(named)} labels (id2label)"
-        raise ModelError(said, hint="config.json and weights belong to different models")
+        problem = f"{head.where} has {head.shape[0]} rows; config.json has {len(named)} labels (id2label)"
+        raise ModelError(problem, hint="config.json and weights belong to different models")
 
 
 def label_names(config: Config) -> list[str]:

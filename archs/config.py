@@ -10,7 +10,7 @@ from quants.errors import ModelError
 
 from .hparams.config_keys import KEYS, LAYER_COUNTS, NEEDED_BY_SCALING, TEXT_PARTS, THINKER, keys_with
 from .spec import Computed, Config, Tensors
-from .typed_json import Fields, Flag, Kind, Place
+from .typed_json import Fields, FieldType, Flag, Place
 
 FILE = "config.json"
 NUMBER = re.compile(r"(?<=\.)\d{1,9}(?=\.)")
@@ -65,7 +65,7 @@ def lookup(config: Config, keys: str) -> Any:
 
 
 def typed(
-    raw: Mapping[str, Any], keys: Mapping[str, Kind] | None = None, limits: Mapping[str, int] | None = None
+    raw: Mapping[str, Any], keys: Mapping[str, FieldType] | None = None, limits: Mapping[str, int] | None = None
 ) -> ReadConfig:
     """Return `raw` with the text model's keys on top, every known key checked. Raises ModelError naming a key of
     another type.
@@ -82,7 +82,7 @@ def limits_of(tensors: Tensors) -> dict[str, int]:
     """
     numbers = (NUMBER.search(f".{name}.") for name in tensors)
     return {
-        "layers": max((int(found[0]) + 1 for found in numbers if found), default=0),
+        "layers": max((int(match[0]) + 1 for match in numbers if match), default=0),
         "rows": max((max(tensor.shape, default=1) for tensor in tensors.values()), default=0),
         "values": max((tensor.size for tensor in tensors.values()), default=0),
     }
@@ -91,7 +91,7 @@ def limits_of(tensors: Tensors) -> dict[str, int]:
 def normalized(
     raw: Mapping[str, Any],
     defaults: Mapping[str, Any],
-    keys: Mapping[str, Kind] | None = None,
+    keys: Mapping[str, FieldType] | None = None,
     tensors: Tensors | None = None,
 ) -> ReadConfig:
     """Return `typed` with `defaults` filled in, and rotary settings as rope_theta + rope_scaling.
@@ -114,10 +114,10 @@ def normalized(
     if config.get("num_key_value_heads", 0) is None:
         config["num_key_value_heads"] = config.get("num_attention_heads")  # as in all model types that accept null
     if (count := lookup(config, LAYER_COUNTS)) is not None:  # lists with an item a layer need one for every layer
-        kinds, at = keys_with(keys or {}), Place(FILE, limits={"of layers": count})
+        types, at = keys_with(keys or {}), Place(FILE, limits={"of layers": count})
         for key, value in config.items():
-            if value is not None and key in kinds:
-                kinds[key].read(value, at.inside(key))
+            if value is not None and key in types:
+                types[key].read(value, at.inside(key))
     for key, value in defaults.items():
         if callable(value) and config.get(key) is None:
             config[key] = value(config)
@@ -162,10 +162,10 @@ def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the text model's part of a wrapper's config.json; empty if there is no wrapper."""
     raw = {**raw, **raw[THINKER]} if isinstance(raw.get(THINKER), Mapping) else raw
     part: Mapping[str, Any] = next((raw[key] for key in TEXT_PARTS if isinstance(raw.get(key), Mapping)), {})
-    kind = str(raw.get("model_type"))
+    model_type = str(raw.get("model_type"))
     tied = raw.get("tie_word_embeddings")  # the wrapper decides
-    own_head = {"tie_word_embeddings": False} if tied is False or (tied is None and kind in OWN_HEAD) else {}
-    return {**WRAPPERS.get(kind, {}), **part, **LEFT_OUT.get(kind, {}), **own_head} if part else part
+    own_head = {"tie_word_embeddings": False} if tied is False or (tied is None and model_type in OWN_HEAD) else {}
+    return {**WRAPPERS.get(model_type, {}), **part, **LEFT_OUT.get(model_type, {}), **own_head} if part else part
 
 
 def _one_rope_spelling(config: dict[str, Any], parameters: object) -> None:
@@ -180,9 +180,9 @@ def _one_rope_spelling(config: dict[str, Any], parameters: object) -> None:
         return
     if isinstance(entries := parameters.get("compress"), Mapping):  # DeepSeek V4: scaled, with another base
         config["compress_rope_theta"] = entries.get("rope_theta", config.get("compress_rope_theta"))
-        alone = main if isinstance(main := parameters.get("main"), Mapping) else {}
-        _check_alike(alone, entries)
-        parameters = {**entries, **{key: alone.get(key) for key in ("rope_theta", "partial_rotary_factor")}}
+        uncompressed = main if isinstance(main := parameters.get("main"), Mapping) else {}
+        _check_alike(uncompressed, entries)
+        parameters = {**entries, **{key: uncompressed.get(key) for key in ("rope_theta", "partial_rotary_factor")}}
     by_layers = {key: entry for key, entry in parameters.items() if isinstance(entry, Mapping)}
     main = by_layers.get("full_attention") or by_layers.get("indexed_attention") or parameters
     local = by_layers.get("sliding_attention") or {}
@@ -219,13 +219,13 @@ def _scaling(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
     Lists of factors mean longrope, which the first Phi-3 configs called "su" and "yarn".
     """
-    kind = "longrope" if parameters.get("long_factor") else parameters.get("rope_type", parameters.get("type"))
-    if kind in (None, "default", "mrope"):
+    rope_type = "longrope" if parameters.get("long_factor") else parameters.get("rope_type", parameters.get("type"))
+    if rope_type in (None, "default", "mrope"):
         return {}
-    for key in NEEDED_BY_SCALING.get(kind, ()):
+    for key in NEEDED_BY_SCALING.get(rope_type, ()):
         if parameters.get(key) is None:
-            raise ModelError(f'{FILE}: rope scaling of type "{kind}" needs "{key}", which is not there')
-    return {**parameters, "rope_type": kind}
+            raise ModelError(f'{FILE}: rope scaling of type "{rope_type}" needs "{key}", which is not there')
+    return {**parameters, "rope_type": rope_type}
 
 
 def rotary_of_all(config: Config) -> dict[str, Any]:
@@ -272,8 +272,8 @@ def head_dim(config: Config) -> int:
 
 def windowed_layers(config: Config, rule: Callable[[int], bool]) -> list[bool]:
     """Return for each layer whether it has a sliding window: by `layer_types`, or else by the model type's rule."""
-    if kinds := config.get("layer_types"):
-        return [kind == "sliding_attention" for kind in kinds]
+    if layer_types := config.get("layer_types"):
+        return [layer_type == "sliding_attention" for layer_type in layer_types]
     return [rule(layer) for layer in range(config["num_hidden_layers"])]
 
 
@@ -290,19 +290,19 @@ def unusual_windows(period: int) -> Callable[[Config], int | list[bool] | None]:
     return pattern
 
 
-def windows(windowed: Callable[[Config, int], bool], kinds_switch: bool = False) -> dict[str, Computed]:
+def windows(windowed: Callable[[Config, int], bool], layer_types_switch: bool = False) -> dict[str, Computed]:
     """Return the keys of windows that `use_sliding_window` enables, if any layer has one (llama.cpp drops them).
 
-    windowed: the model type's rule for layers, used without `layer_types`. kinds_switch: `layer_types` count without
-    the switch too.
+    windowed: the model type's rule for layers, used without `layer_types`. layer_types_switch: `layer_types` count
+    without the switch too.
     """
 
     def pattern(config: Config) -> list[bool] | None:
-        switched = config.get("use_sliding_window") or (kinds_switch and config.get("layer_types"))
+        switched = config.get("use_sliding_window") or (layer_types_switch and config.get("layer_types"))
         if not switched or not config.get("sliding_window"):
             return None
-        found = windowed_layers(config, lambda layer: windowed(config, layer))
-        return found if any(found) else None
+        layers = windowed_layers(config, lambda layer: windowed(config, layer))
+        return layers if any(layers) else None
 
     def size(config: Config) -> int | None:
         return config["sliding_window"] if pattern(config) else None

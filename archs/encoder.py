@@ -1,10 +1,9 @@
-"""What the encoders of a model are: plain data that says how the parts of a checkpoint beside its text model, which
-turn images and sounds into embeddings, become one more GGUF file (llama.cpp's mmproj file).
+"""Encoders of images and sounds: plain data that describes how they become an mmproj file, a GGUF file next to that of
+the text model.
 
-A file of `archs/multimodal` declares one or more `Encoder` values. An encoder's config is the checkpoint's config.json
-with the parts "vision" and "audio", the "text" model's own config as its family reads it, and "preprocessor": what
-preprocessor_config.json and processor_config.json say; "shapes": those of the tensors by source name; "folder":
-its name.
+A module of `archs/multimodal` declares one or more `Encoder` values. Functions of the config receive config.json with
+the keys "vision" and "audio" (the parts' configs), "text" (the text model's config as its family reads it),
+"preprocessor" (preprocessor_config.json and processor_config.json), "shapes" (of tensors, by source name) and "folder".
 """
 
 import fnmatch
@@ -17,37 +16,38 @@ from quants.errors import ModelError
 
 from .config import lookup, required
 from .spec import Computed, Config, Target, TensorMap, Tensors
-from .typed_json import Kind
+from .typed_json import FieldType
 from .wrapper import Wrapper
 
 NAME = "clip"  # `general.architecture` of such files, and the prefix of their keys
-KIND = "mmproj"  # their `general.type`
+GENERAL_TYPE = "mmproj"  # their `general.type`
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """The encoders of a model family, which are in one file.
+    """The encoders of a model family, which share one mmproj file.
 
-    hf_classes: entries of config.json's `architectures`, or of its vision part's. model_types: of its vision or audio
-        part, where wrappers of one class have different encoders (Llava); none: any.
-    metadata: GGUF key without "clip." (with "/" in front: as it is), in the order of the file → a path in the config
-        that must be there, or a function of the config (None leaves the key out).
-    tensors: source name → target, as in `Architecture.tensors`, but that targets are full names.
-    parts: where the parts' configs are, by "vision", "audio" and "speech" (what makes sound): paths in config.json.
-    defaults: what the model type means by keys that config.json omits, by part.
-    fixed: globs of GGUF names → the format that these have in every output type: F32, F16, or PATCHES.
+    hf_classes: values of `architectures` in config.json or in its vision part. model_types: of its vision or audio
+        part, if classes with different encoders share a name (Llava); empty: any.
+    metadata: GGUF key without "clip." (a leading "/": without any prefix), in the file's order → a path in the config
+        that must be present, or a function of the config (None omits the key).
+    tensors: source name → target, as `Architecture.tensors`, with full GGUF names.
+    parts: paths in config.json of the configs of the parts "vision", "audio" and "speech" (which generates sound).
+    defaults: the model type's defaults of config keys, by part.
+    fixed: globs of GGUF names → their format in files of any type: F32, F16, or PATCHES.
     ignored: globs of source names → why no program reads them.
-    spellings: other beginnings of source names → those that `tensors` has; "" takes a beginning away.
-    tokens: names → tokens whose ids the encoders need, as `tokens.NAME` of the config.
-    generated: tensors made from the config alone, which come first in the file.
-    prepare: what is done to the tensors first, where names depend on the config.
-    keys: what keys of the parts hold, where it is something else than `archs.hparams.config_keys` says.
-    refused: paths in the config with a test of what files cannot express.
-    folders: those with a config.json and a model.safetensors of their own: "FOLDER" in the config, and "FOLDER." before
-        the names of the tensors, which come first.
-    beside: globs of source names that are the encoders', where a text model's plan would not know them as such.
-    no_way_back: why no class is made of both files again.
-    wrappers: the classes that both files become again. prepare_export: the inverse of `prepare`.
+    spellings: prefixes of other versions' source names → those in `tensors`; "" removes the prefix.
+    tokens: names → tokens whose ids the metadata needs, as `tokens.NAME` of the config.
+    generated: tensors computed from the config; the first in the file.
+    prepare: changes the tensors before the rules apply.
+    keys: the types of the parts' config keys that differ from `archs.hparams.config_keys`.
+    refused: paths in the config with a test of values that files cannot express.
+    folders: subfolders with a config.json and a model.safetensors of their own: "FOLDER" in the config, and the prefix
+        "FOLDER." of tensor names. Their tensors come first.
+    claimed: globs of source names that belong to the encoders; the conversion of the text model skips them.
+    no_way_back: why the encoders cannot be exported.
+    wrappers: the classes that a text model and these encoders can be exported to. prepare_export: the inverse of
+        `prepare`.
     """
 
     hf_classes: tuple[str, ...]
@@ -62,9 +62,9 @@ class Encoder:
     tokens: Mapping[str, str] = field(default_factory=dict)
     generated: tuple[Callable[[Config], Iterable[Tensor]], ...] = ()
     prepare: Callable[[Config, Tensors], Tensors] | None = None
-    keys: Mapping[str, Kind] = field(default_factory=dict)
+    keys: Mapping[str, FieldType] = field(default_factory=dict)
     refused: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
-    beside: tuple[str, ...] = ()
+    claimed: tuple[str, ...] = ()
     no_way_back: str = ""
     folders: tuple[str, ...] = ()
     wrappers: tuple[Wrapper, ...] = ()
@@ -73,13 +73,13 @@ class Encoder:
 
 def projectors(encoder: Encoder) -> dict[str, str]:
     """Return the projector type of each part, which tells programs how to run it."""
-    found, having = {}, {part: {"": True} for part in ("vision", "audio")}  # nothing else of a config matters here
+    types, having = {}, {part: {"": True} for part in ("vision", "audio")}  # nothing else of a config matters here
     for part in encoder.parts:
         key = "gen.audio" if part == "speech" else part
-        said = encoder.metadata.get(f"{key}.projector_type", encoder.metadata.get("projector_type"))
-        if callable(said):
-            found[part] = str(said(having))
-    return found
+        source = encoder.metadata.get(f"{key}.projector_type", encoder.metadata.get("projector_type"))
+        if callable(source):
+            types[part] = str(source(having))
+    return types
 
 
 def always_there(encoder: Encoder) -> set[str]:
@@ -137,7 +137,7 @@ class Maybe:
     otherwise: Any = None
 
     def __call__(self, config: Config) -> Any:
-        return self.otherwise if (found := lookup(config, self.path)) is None else found
+        return self.otherwise if (value := lookup(config, self.path)) is None else value
 
 
 def maybe(path: str, otherwise: Any = None) -> Computed:
@@ -239,7 +239,7 @@ def having(part: str, metadata: Mapping[str, str | Computed]) -> dict[str, Compu
 
 
 def at(source: str, name: str, targets: Mapping[str, Target]) -> dict[str, Target]:
-    """Return targets by full names: what stands before the source names and before the GGUF names."""
+    """Return targets with prefixes: `source` before source names, `name` before GGUF names."""
 
     def full(target: Target) -> Target:
         if isinstance(target, tuple):

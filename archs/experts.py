@@ -68,7 +68,7 @@ def dense_layers(keys: GgufKeys | Mapping[str, Any], tensors: Tensors) -> Config
     return {"decoder_sparse_step": 1, "mlp_only_layers": dense}
 
 
-def kinds_of_nets(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+def net_types(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Return `dense_layers` as one word a layer, without MTP layers."""
     count = keys["block_count"] - keys.get("nextn_predict_layers")
     dense = dense_layers({"block_count": count}, tensors)["mlp_only_layers"]

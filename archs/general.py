@@ -13,12 +13,12 @@ from quants.errors import ModelError, VocabularyError
 from quants.spelling import quote
 
 from .metadata import Metadata
-from .small_files import read_json, read_json_object
-from .typed_json import Kind, Number, Text, Whole, read_fields
+from .small_files import read_json, read_json_object, record_read
+from .typed_json import FieldType, Number, Text, Whole, read_fields
 
-NAME: dict[str, Kind] = {"_name_or_path": Text(most=4096)}
+NAME: dict[str, FieldType] = {"_name_or_path": Text(max_length=4096)}
 WHOLE, NUMBER = Whole(-(2**31), 2**31 - 1), Number()
-SAMPLING: dict[str, Kind] = {  # of generation_config.json
+SAMPLING: dict[str, FieldType] = {  # of generation_config.json
     "sequence": Text(),
     **dict.fromkeys(("top_k", "penalty_last_n", "mirostat"), WHOLE),
     **dict.fromkeys(
@@ -50,7 +50,7 @@ MODULE = {"type": Text(), "path": Text(form=r"(?!\.\.?$)[^/\\\x00]*")}  # a fold
 
 
 def general(
-    folder: Path, architecture: str, tensors: Iterable[Tensor], kind: str = "model", name: str | None = None
+    folder: Path, architecture: str, tensors: Iterable[Tensor], general_type: str = "model", name: str | None = None
 ) -> Metadata:
     """Return `general.architecture`, `general.type` and what model card, config and folder name give.
 
@@ -61,18 +61,20 @@ def general(
     import yaml
 
     counts = _parameters(tensors)
-    if kind == "adapter":
+    if general_type == "adapter":
         counts = (-counts[0], *counts[1:])  # marks the count as that of the adapted weights, not of the stored ones
     writer = gguf.GGUFWriter(None, architecture)  # never written: it only collects keys and types
-    writer.add_type(kind)
+    writer.add_type(general_type)
     card = folder / "README.md"
     try:
-        found = _described(folder, counts[0])
-        if found.size_label is None and counts[0] > 0:
-            found.size_label = gguf.size_label(*counts)
-        if found.name is None:
-            found.name = name or folder.resolve().name
-        found.set_gguf_meta_model(writer)
+        if card.is_file():
+            record_read(card, card.stat())  # read by the library
+        described = _described(folder, counts[0])
+        if described.size_label is None and counts[0] > 0:
+            described.size_label = gguf.size_label(*counts)
+        if described.name is None:
+            described.name = name or folder.resolve().name
+        described.set_gguf_meta_model(writer)
     except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, yaml.YAMLError) as error:
         # a model card may hold anything, and the libraries may raise anything; our own errors pass
         why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
@@ -84,13 +86,13 @@ def general(
     return Metadata(values)
 
 
-def _text_or_value(card: Path, key: str, found: Any) -> Any:
+def _text_or_value(card: Path, key: str, field: Any) -> Any:
     """Return a value of the model card; YAML may read a text as a number or a date: `model_name: 3`."""
-    if found.type.name != "STRING" or isinstance(found.value, str):
-        return found.value
-    if isinstance(found.value, (int, float, date)):
-        return str(found.value).lower() if isinstance(found.value, bool) else str(found.value)
-    raise ModelError(f"{card} is no model card: {key} is {quote(found.value)}, not a text", "mend or remove it")
+    if field.type.name != "STRING" or isinstance(field.value, str):
+        return field.value
+    if isinstance(field.value, (int, float, date)):
+        return str(field.value).lower() if isinstance(field.value, bool) else str(field.value)
+    raise ModelError(f"{card} is no model card: {key} is {quote(field.value)}, not a text", "mend or remove it")
 
 
 def _described(folder: Path, parameters: int) -> Any:
@@ -102,10 +104,10 @@ def _described(folder: Path, parameters: int) -> Any:
         for path, table in ((folder / "config.json", NAME), (folder / "generation_config.json", SAMPLING))
     )
     card = gguf.Metadata.load_model_card(folder)
-    found = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, config, folder, parameters)
+    described = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, config, folder, parameters)
     for key in SAMPLING:
-        setattr(found, f"sampling_{'temp' if key == 'temperature' else key}", generation.get(key))
-    return found
+        setattr(described, f"sampling_{'temp' if key == 'temperature' else key}", generation.get(key))
+    return described
 
 
 def size_label(tensors: Iterable[Tensor]) -> str | None:
@@ -130,7 +132,7 @@ def _parameters(tensors: Iterable[Tensor]) -> tuple[int, int, int, int]:
     return total, total - in_experts, of_one_expert, experts
 
 
-def modules_of(folder: Path, kind: str) -> list[str]:
+def modules_of(folder: Path, module_type: str) -> list[str]:
     """Return the folders of sentence-transformers' modules of a type ("Pooling", "Dense") that modules.json lists, in
     order.
 
@@ -141,7 +143,7 @@ def modules_of(folder: Path, kind: str) -> list[str]:
     if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
         raise VocabularyError(f"{file} does not hold a JSON list of objects")
     modules = [read_fields(module, MODULE, str(file)) for module in listed]
-    return [module.get("path") or "" for module in modules if (module.get("type") or "").endswith(kind)]
+    return [module.get("path") or "" for module in modules if (module.get("type") or "").endswith(module_type)]
 
 
 def pooling_type(folder: Path) -> int | None:
@@ -155,7 +157,7 @@ def pooling_type(folder: Path) -> int | None:
     config = read_json_object(folder / path / "config.json", optional=True)
     settings = read_fields(config, {"pooling_mode": Text()}, f"{path}/config.json")
     words = [key for key, value in settings.items() if value is True] + [settings.get("pooling_mode")]
-    found = [POOLING[word] for word in words if word in POOLING]
-    if len(found) != 1:
-        raise ModelError(f"{folder / path / 'config.json'} pools otherwise than by one of mean, first and last token")
-    return found[0]
+    types = [POOLING[word] for word in words if word in POOLING]
+    if len(types) != 1:
+        raise ModelError(f"{folder / path / 'config.json'} has another pooling mode than mean, first or last token")
+    return types[0]

@@ -17,8 +17,8 @@ def table() -> dict[str, Any]:
     """Return the recorded table: "gguf", its version; "tensors", names by architecture, with {bid} for the layer;
     "file_types"; "guessed", the number added to a guessed file type.
     """
-    found: dict[str, Any] = json.loads(gzip.decompress(TABLE.read_bytes()))
-    return found
+    content: dict[str, Any] = json.loads(gzip.decompress(TABLE.read_bytes()))
+    return content
 
 
 def tensor_names(architecture: str) -> set[str]:

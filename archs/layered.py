@@ -34,12 +34,12 @@ def by_layer(tensors: Tensors) -> Grouped:
     """Return tensors by prefix ("blk.0.", "enc.blk.3."; "" for all outside of layers), then by the rest of their
     names.
     """
-    found: Grouped = {"": {}}
+    grouped: Grouped = {"": {}}
     for name, tensor in tensors.items():
         match = LAYER.fullmatch(name)
         prefix, role = (f"{match[1]}{match[2]}.", match[3]) if match else ("", name)
-        found.setdefault(prefix, {})[role] = tensor
-    return found
+        grouped.setdefault(prefix, {})[role] = tensor
+    return grouped
 
 
 @dataclass(frozen=True)

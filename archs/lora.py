@@ -86,13 +86,13 @@ class Adapter:
 
 
 def adapter_of(origin: str, config: Mapping[str, Any], tensors: Tensors) -> Adapter:
-    """Return the adapter that adapter_config.json and its tensors describe. Raises ModelError for other kinds than
+    """Return the adapter that adapter_config.json and its tensors describe. Raises ModelError for other types than
     LoRA.
     """
     config = read_fields(config, SETTINGS, f"{origin}: adapter_config.json")
-    kind = (config.get("peft_type") or "LORA").upper()
-    if kind != "LORA":
-        raise ModelError(f"{origin} is an adapter of type {kind}; LORA is supported")
+    peft_type = (config.get("peft_type") or "LORA").upper()
+    if peft_type != "LORA":
+        raise ModelError(f"{origin} is an adapter of type {peft_type}; LORA is supported")
     for key, why in REFUSED.items():
         if config.get(key):
             raise ModelError(f"{origin} has {key}, which is not supported: {why}")
@@ -170,10 +170,10 @@ def merging(adapters: Sequence[tuple[Adapter, float]]) -> Change:
     """
 
     def change(architecture: Architecture, config: Config, tensors: Tensors) -> dict[str, Tensor]:
-        found = dict(tensors)
+        merged = dict(tensors)
         for adapter, strength in adapters:
-            _merge(architecture, config, found, adapter, strength)
-        return found
+            _merge(architecture, config, merged, adapter, strength)
+        return merged
 
     return change
 

@@ -20,7 +20,7 @@ from quants.errors import ModelError
 
 CLASS_ENDS = re.compile("(ForCausalLM|LMHeadModel|Model|ForConditionalGeneration|ForSequenceClassification)$")
 TABLE = Path(__file__).with_name("model_types.json.gz")
-MOST = 300  # characters of its message
+MAX_MESSAGE = 300  # characters of its message
 ITS_OWN = ("transformers_version", "architectures", "dtype")  # keys that it fills in and that describe no model
 
 
@@ -28,20 +28,20 @@ ITS_OWN = ("transformers_version", "architectures", "dtype")  # keys that it fil
 def table() -> dict[str, Any]:
     """Return the recorded table: "transformers", its version; "common", the keys of every config; "types".
 
-    Of each model type: "keys" (beside the common ones) with the type of number that alone is allowed, "int", "float" or
-    ""; "other_names" for keys; "parts", the model types of its parts by key; "classifier", the class that classifies
-    texts, where there is one.
+    Each model type has "keys" in addition to the common ones, with their number type ("int", "float" or "" for any);
+    "other_names" of keys; "parts", the model types of its parts by key; "classifier", its class for text
+    classification, if any.
     """
-    found: dict[str, Any] = json.loads(gzip.decompress(TABLE.read_bytes()))
-    return found
+    content: dict[str, Any] = json.loads(gzip.decompress(TABLE.read_bytes()))
+    return content
 
 
 def with_types(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config with whole numbers as ints or floats, as the model type requires."""
-    found = _of(config["model_type"])
-    if found is None:
+    record = _of(config["model_type"])
+    if record is None:
         return dict(config)
-    numbers, others = table()["common"] | found["keys"], found["other_names"]
+    numbers, others = table()["common"] | record["keys"], record["other_names"]
     return {key: _number(value, numbers.get(others.get(key, key), "")) for key, value in config.items()}
 
 
@@ -64,16 +64,18 @@ def filled_in(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
     Raises ModelError for a config that its class refuses.
     """
-    kind = _config_class(config["model_type"])
-    if kind is None:
+    config_class = _config_class(config["model_type"])
+    if config_class is None:
         return None
     try:
-        found: dict[str, Any] = json.loads(kind.from_dict(deepcopy(dict(config))).to_json_string(use_diff=False))
+        filled: dict[str, Any] = json.loads(
+            config_class.from_dict(deepcopy(dict(config))).to_json_string(use_diff=False)
+        )
     except Exception as error:  # a config class may raise anything on values that it refuses
         why = " ".join(str(error).split())
-        why = why if len(why) <= MOST else f"{why[:MOST]}…"  # some messages list every known model type
+        why = why if len(why) <= MAX_MESSAGE else f"{why[:MAX_MESSAGE]}…"  # some messages list every known model type
         raise ModelError(f"transformers refuses the config that the file makes: {why}") from error
-    return {key: value for key, value in found.items() if key not in ITS_OWN}
+    return {key: value for key, value in filled.items() if key not in ITS_OWN}
 
 
 def of_class(hf_class: str) -> str:
@@ -83,8 +85,8 @@ def of_class(hf_class: str) -> str:
 
 def classifier(model_type: str) -> str | None:
     """Return the class that classifies texts with a model of this type; None where transformers has none."""
-    found: str | None = (_of(model_type) or {}).get("classifier")
-    return found
+    hf_class: str | None = (_of(model_type) or {}).get("classifier")
+    return hf_class
 
 
 def part_types(model_type: str) -> dict[str, str]:
@@ -99,13 +101,13 @@ def own_keys(model_type: str) -> set[str]:
 
 def stored_keys(model_type: str) -> set[str]:
     """Return `own_keys` without their alternative names."""
-    return set() if (found := _of(model_type)) is None else {*table()["common"], *found["keys"]}
+    return set() if (record := _of(model_type)) is None else {*table()["common"], *record["keys"]}
 
 
 def _of(model_type: str) -> dict[str, Any] | None:
     """Return the record of a model type."""
-    found: dict[str, Any] | None = table()["types"].get(model_type)
-    return found
+    record: dict[str, Any] | None = table()["types"].get(model_type)
+    return record
 
 
 @_quietly()
@@ -118,9 +120,9 @@ def _config_class(model_type: str) -> Any:
         return None
 
 
-def _number(value: Any, kind: str) -> Any:
-    if isinstance(value, float) and value.is_integer() and kind == "int":
+def _number(value: Any, number_type: str) -> Any:
+    if isinstance(value, float) and value.is_integer() and number_type == "int":
         return int(value)
-    if type(value) is int and kind == "float":
+    if type(value) is int and number_type == "float":
         return float(value)
     return value

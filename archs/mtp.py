@@ -1,7 +1,7 @@
-"""The MTP (NextN) layers, in a model's file or in one of their own.
+"""The MTP (NextN) layers, in a model's file or in a separate one.
 
-They are `blk.N` from the trunk's end on; `block_count` counts them, `nextn_predict_layers` is their number. A file of
-their own has all keys of the model, these layers, and of the tensors outside of layers those that they share with it.
+They are the last `nextn_predict_layers` of `block_count` layers, after the trunk. A separate file has all keys of the
+model, these layers, and the tensors outside of layers that they use.
 """
 
 import re
@@ -25,16 +25,16 @@ RECURRENT, PERIOD = "attention.recurrent_layers", "full_attention_interval"
 LAYER = re.compile(r"blk\.([0-9]+)\.(.+)")
 SHAPES = {"eh_proj": (1, 2), "enorm": (1,), "hnorm": (1,), "shared_head_norm": (1,)}  # in widths of the model
 MEAN = {f"output_hc_{each}.weight": f"nextn.hc_head_{each}.weight" for each in ("norm", "down", "up")}  # of streams
-MOST = 10_000  # layers
+MAX_LAYERS = 10_000  # layers
 
 
 def trunk_of(metadata: Mapping[str, Any]) -> tuple[int, int]:
     """Return the numbers of trunk layers and of MTP layers after them; 0 where the keys mean none."""
     name = metadata.get("general.architecture")
-    layers, further = metadata.get(f"{name}.{BLOCKS}"), metadata.get(f"{name}.{COUNT}", 0)
-    if not isinstance(layers, int) or not isinstance(further, int) or not 0 < further < layers:
+    layers, mtp_layers = metadata.get(f"{name}.{BLOCKS}"), metadata.get(f"{name}.{COUNT}", 0)
+    if not isinstance(layers, int) or not isinstance(mtp_layers, int) or not 0 < mtp_layers < layers:
         return layers if isinstance(layers, int) else 0, 0
-    return layers - further, further
+    return layers - mtp_layers, mtp_layers
 
 
 def for_each_layer(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,28 +43,28 @@ def for_each_layer(metadata: Mapping[str, Any]) -> dict[str, Any]:
     Published code takes the attention type of such layers so (vLLM's of EXAONE MoE); an indexer of theirs is full.
     Where a period selects the recurrent layers, these are not recurrent.
     """
-    (trunk, further), name = trunk_of(metadata), metadata.get("general.architecture")
-    found = dict(metadata.items())
-    period = found.get(f"{name}.{PERIOD}")
-    if further and isinstance(period, int) and period > 0 and trunk < MOST:
+    (trunk, mtp_layers), name = trunk_of(metadata), metadata.get("general.architecture")
+    keys = dict(metadata.items())
+    period = keys.get(f"{name}.{PERIOD}")
+    if mtp_layers and isinstance(period, int) and period > 0 and trunk < MAX_LAYERS:
         recurrent = [(i + 1) % period != 0 for i in range(trunk)]
-        found.setdefault(f"{name}.{RECURRENT}", [*recurrent, *[False] * further])
-    for key, rule in MODEL.items() if further else ():
-        items = found.get(f"{name}.{key}")
+        keys.setdefault(f"{name}.{RECURRENT}", [*recurrent, *[False] * mtp_layers])
+    for key, rule in MODEL.items() if mtp_layers else ():
+        items = keys.get(f"{name}.{key}")
         if rule.per_layer and isinstance(items, Sequence | np.ndarray) and not isinstance(items, str):
-            found[f"{name}.{key}"] = [*items, *[items[0]] * further] if len(items) == trunk else items
-    return found
+            keys[f"{name}.{key}"] = [*items, *[items[0]] * mtp_layers] if len(items) == trunk else items
+    return keys
 
 
 def as_the_first(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return `for_each_layer` where all layers are like the first MTP layer."""
-    (trunk, further), name = trunk_of(metadata), metadata.get("general.architecture")
-    found = for_each_layer(metadata)
+    (trunk, mtp_layers), name = trunk_of(metadata), metadata.get("general.architecture")
+    keys = for_each_layer(metadata)
     for key, rule in MODEL.items():
-        items = found.get(f"{name}.{key}")
+        items = keys.get(f"{name}.{key}")
         if rule.per_layer and isinstance(items, Sequence | np.ndarray) and not isinstance(items, str):
-            found[f"{name}.{key}"] = [items[trunk]] * (trunk + further) if len(items) == trunk + further else items
-    return found | {key: 0 for key in (f"{name}.{HASHED}", f"{name}.{DENSE}") if key in found}
+            keys[f"{name}.{key}"] = [items[trunk]] * (trunk + mtp_layers) if len(items) == trunk + mtp_layers else items
+    return keys | {key: 0 for key in (f"{name}.{HASHED}", f"{name}.{DENSE}") if key in keys}
 
 
 def as_it_reads(metadata: Mapping[str, Any], roles: Iterable[str]) -> dict[str, Any]:
@@ -77,11 +77,11 @@ def as_it_reads(metadata: Mapping[str, Any], roles: Iterable[str]) -> dict[str, 
     return {key: metadata[key] for key in metadata if several or not key.startswith(streams)}
 
 
-def are_alone(metadata: Mapping[str, Any], names: Iterable[str]) -> bool:
+def has_only_mtp(metadata: Mapping[str, Any], names: Iterable[str]) -> bool:
     """Return whether a file has MTP layers and none of the trunk. names: of its tensors."""
-    trunk, further = trunk_of(metadata)
+    trunk, mtp_layers = trunk_of(metadata)
     there = {int(match[1]) for match in map(LAYER.fullmatch, names) if match}
-    return bool(further and there) and min(there) >= trunk
+    return bool(mtp_layers and there) and min(there) >= trunk
 
 
 def faults_beyond(
@@ -92,39 +92,39 @@ def faults_beyond(
     every: also faults of the file as a model of all these layers, such as lists without items for them.
     """
     name = architecture.name
-    (trunk, further), width = trunk_of(metadata), metadata.get(f"{name}.embedding_length")
-    if not further:
+    (trunk, mtp_layers), width = trunk_of(metadata), metadata.get(f"{name}.embedding_length")
+    if not mtp_layers:
         return
     beyond = {each: tensor for each, tensor in tensors.items() if _layer(each) >= trunk}
     if not beyond:
-        yield Fault(f"blk.{trunk}", f"has no tensors; '{name}.{COUNT}' says {further} MTP layers after the trunk")
+        yield Fault(f"blk.{trunk}", f"has no tensors; '{name}.{COUNT}' says {mtp_layers} MTP layers after the trunk")
         return
-    alone = are_alone(metadata, tensors)
-    if alone and trunk > MOST:
-        yield Fault(f"{name}.{BLOCKS}", f"is {trunk + further}, more than any model has")
+    mtp_only = has_only_mtp(metadata, tensors)
+    if mtp_only and trunk > MAX_LAYERS:
+        yield Fault(f"{name}.{BLOCKS}", f"is {trunk + mtp_layers}, more than any model has")
         return
-    whole = {**(as_the_first if alone else for_each_layer)(metadata), f"{name}.{COUNT}": 0}
+    whole = {**(as_the_first if mtp_only else for_each_layer)(metadata), f"{name}.{COUNT}": 0}
     if not isinstance(width, int):
         yield Fault(f"{name}.embedding_length", f"is {width!r}; a whole number is expected")
         return
     roles = _roles(beyond, trunk)
-    if alone:
+    if mtp_only:
         metadata, whole = (as_it_reads(each, roles) for each in (metadata, whole))
     own_mean = "hc_attn_down.weight" in roles  # it reads several streams
-    standing = {**(_stand_ins(beyond, trunk) if alone else {}), **tensors, **own_mixer(roles)}
-    if alone and (found := validate_keys(architecture, metadata, standing)):
-        yield from found
+    standing = {**(_stand_ins(beyond, trunk) if mtp_only else {}), **tensors, **own_mixer(roles)}
+    if mtp_only and (problems := validate_keys(architecture, metadata, standing)):
+        yield from problems
         return
-    found = faults(architecture, whole, standing)
-    for fault in _of_the_first(found, trunk) if alone else found:
+    problems = faults(architecture, whole, standing)
+    for fault in _of_the_first(problems, trunk) if mtp_only else problems:
         if own_mean and (own := MEAN.get(fault.where)):  # a stand-in for the trunk's
             yield replace(fault, where=f"blk.{trunk}.{own}")
             continue
         at = re.match(r"blk\.([0-9]+)", fault.where)
         ends_before = "items; the model has" in fault.problem  # lists without items for MTP layers are usual
-        if every or (at is None and alone and not ends_before) or (at and int(at[1]) >= trunk):
+        if every or (at is None and mtp_only and not ends_before) or (at and int(at[1]) >= trunk):
             yield fault
-    needed = {f"nextn.{role}.weight" for role in ("eh_proj", "enorm", "hnorm") if alone}
+    needed = {f"nextn.{role}.weight" for role in ("eh_proj", "enorm", "hnorm") if mtp_only}
     needed |= {*MEAN.values()} if own_mean else set()
     yield from (Fault(f"blk.{trunk}.{each}", "is missing; such a layer needs it") for each in sorted(needed - {*roles}))
     streams = metadata.get(f"{name}.hyper_connection.count", 1) if own_mean else 1
@@ -149,16 +149,16 @@ def _stand_ins(beyond: Tensors, trunk: int) -> Tensors:
     return {f"blk.{i}.{role}": tensor for i in range(trunk) for role, tensor in roles.items()}
 
 
-def _of_the_first(found: Iterable[Fault], trunk: int) -> list[Fault]:
+def _of_the_first(problems: Iterable[Fault], trunk: int) -> list[Fault]:
     """Return faults of stand-in trunk layers as those of the MTP layer that they copy."""
-    named = (replace(each, where=re.sub(r"^blk\.[0-9]+", f"blk.{trunk}", each.where)) for each in found)
+    named = (replace(each, where=re.sub(r"^blk\.[0-9]+", f"blk.{trunk}", each.where)) for each in problems)
     return list(dict.fromkeys(named))
 
 
 def _roles(tensors: Tensors, layer: int) -> Tensors:
     """Return a layer's tensors by role."""
-    found = {name: match for name in tensors if (match := LAYER.fullmatch(name)) and int(match[1]) == layer}
-    return {match[2]: tensors[name] for name, match in found.items()}
+    matches = {name: match for name in tensors if (match := LAYER.fullmatch(name)) and int(match[1]) == layer}
+    return {match[2]: tensors[name] for name, match in matches.items()}
 
 
 def own_mixer(layer: Tensors) -> Tensors:

@@ -30,9 +30,9 @@ def sparse_metadata(
         raise ModelError(f"PowerInfer runs {', '.join(ARCHITECTURES)}, not {architecture.name}")
     named = {str(config[key]) for key in ACTIVATION_KEYS if config.get(key)}
     if "relu" not in named and (named or architecture.name != "falcon"):  # PowerInfer's Falcon has always ReLU
-        found = f"config.json {'says ' + ', '.join(sorted(named)) if named else 'names none'} as activation"
+        stated = f"config.json {'says ' + ', '.join(sorted(named)) if named else 'names none'} as activation"
         hint = "predictors belong to the ReLU versions of models"
-        raise ModelError(f"a predictor tells which neurons a ReLU will let through; {found}", hint)
+        raise ModelError(f"a predictor tells which neurons a ReLU will let through; {stated}", hint)
     added: dict[str, Any] = {}
     if architecture.block.activation != "relu":
         added[f"{architecture.name}.hidden_activation"] = "relu"
@@ -56,9 +56,9 @@ def sparse_tensors(tensors: Tensors, predictors: Sequence[tuple[Tensor, Tensor]]
     for i, (first, second) in enumerate(predictors):
         neurons, width = tensors[f"blk.{i}.ffn_up.weight"].shape
         if first.shape != (first.shape[0], width) or second.shape != (neurons, first.shape[0]):
-            found = f"{first.origin} is {list(first.shape)} and {second.origin} {list(second.shape)}"
+            shapes = f"{first.origin} is {list(first.shape)} and {second.origin} {list(second.shape)}"
             needed = f"the layer needs [rank, {width}] and [{neurons}, rank]"
-            raise ModelError(f"{found}; {needed}", hint="the predictor belongs to another model")
+            raise ModelError(f"{shapes}; {needed}", hint="the predictor belongs to another model")
         for name, tensor in (("fc1", first), ("fc2", second)):
             result[f"blk.{i}.{name}.weight"] = tensor.renamed(f"blk.{i}.{name}.weight")
     for name, tensor in tensors.items():

@@ -54,8 +54,8 @@ def draft_of_file(name: object) -> Architecture | None:
 
 @cache
 def _every() -> tuple[tuple[Architecture, ...], tuple[Architecture, ...]]:
-    found = [value for module in _modules() for value in vars(module).values() if isinstance(value, Architecture)]
-    unique = list({id(value): value for value in found if value.hf_classes}.values())
+    listed = [value for module in _modules() for value in vars(module).values() if isinstance(value, Architecture)]
+    unique = list({id(value): value for value in listed if value.hf_classes}.values())
     owners: dict[str, Architecture] = {}
     for architecture in unique:
         for hf_class in () if architecture.by_variant else architecture.hf_classes:
@@ -100,14 +100,16 @@ def by_hf_class(names: tuple[str, ...] | list[str]) -> Architecture:
 def of_config(config: Mapping[str, Any]) -> Architecture:
     """Return the architecture of a checkpoint's config.json.
 
-    Of a wrapper around a text model it is the text part's own, where that says its class, where the wrapper is unknown
-    (Llava and its like: the part's model type counts), or where both give files of one name. A part that says neither
-    is of the kind that is usual for the wrapper. Without classes it is that of the model type.
-    Raises ModelError as `by_hf_class` does.
+    For a multimodal class it is the architecture of its text part: by the part's class, by the part's model type if the
+    multimodal class is unknown (as Llava) or has files of the same name, else the one that names the class in
+    `wrappers`. Configs without classes are found by model type. Raises ModelError as `by_hf_class` does.
     """
     names = Fields(NAMES).read(config, Place(FILE))
-    found = _of_classes(names)
-    return with_head((found.variant(typed(config, found.keys)) if found.variant else None) or found, names)
+    architecture = _of_classes(names)
+    return with_head(
+        (architecture.variant(typed(config, architecture.keys)) if architecture.variant else None) or architecture,
+        names,
+    )
 
 
 def _of_classes(config: Mapping[str, Any]) -> Architecture:
@@ -115,15 +117,15 @@ def _of_classes(config: Mapping[str, Any]) -> Architecture:
     text, classes = text_part(config), config.get("architectures") or []
     if any(set(classes) & set(each.wrappers_refused) for each in architectures()):
         return by_hf_class(classes)
-    said = [name for name in text.get("architectures") or [] if name in known]
-    if said:
-        return known[said[0]]
-    kind = text.get("model_type") or (None if classes else config.get("model_type"))
-    bare = str(kind).removesuffix("_text").replace("_", "")
+    named = [name for name in text.get("architectures") or [] if name in known]
+    if named:
+        return known[named[0]]
+    model_type = text.get("model_type") or (None if classes else config.get("model_type"))
+    bare = str(model_type).removesuffix("_text").replace("_", "")
     own = {CAUSAL.sub("", name).lower().replace("_", ""): name for name in known if CAUSAL.search(name)}.get(bare)
     if own and not any(name in known and known[name].name != known[own].name for name in classes):
         return known[own]
-    around = {name: each for each in architectures() for name in each.wrappers} if kind is None else {}
+    around = {name: each for each in architectures() for name in each.wrappers} if model_type is None else {}
     if wrapped := next((around[name] for name in classes if name in around), None):
         return wrapped
     headless = {CAUSAL.sub("", name): name for name in known if CAUSAL.search(name)}
@@ -138,8 +140,8 @@ def _of_classes(config: Mapping[str, Any]) -> Architecture:
 def config_of_tensors(tensors: Tensors) -> dict[str, Any] | None:
     """Return the config of a checkpoint published without one, if its tensors identify it."""
     for each in architectures():
-        if each.config_of_tensors and (found := each.config_of_tensors(tensors)) is not None:
-            return dict(found)
+        if each.config_of_tensors and (config := each.config_of_tensors(tensors)) is not None:
+            return dict(config)
     return None
 
 
@@ -163,11 +165,11 @@ def of_file(name: str, keys: Mapping[str, Any]) -> Architecture:
 
     Raises ModelError as `by_gguf_name` does.
     """
-    found = by_gguf_name(name)
+    usual = by_gguf_name(name)
     named = [each for each in architectures() if each.name == name]
     if other := next((each for each in named if each.of_keys and each.of_keys(Keys.of(each, keys))), None):
         return other
-    said = keys.get(f"{name}.attention.causal")
-    if not isinstance(said, bool) or said or not found.block.causal:
-        return found
-    return next((each for each in named if not each.block.causal), found)
+    causal = keys.get(f"{name}.attention.causal")
+    if not isinstance(causal, bool) or causal or not usual.block.causal:
+        return usual
+    return next((each for each in named if not each.block.causal), usual)

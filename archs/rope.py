@@ -14,42 +14,49 @@ from .spec import Computed, Config, ConfigKeys, GgufKeys, Tensors
 LONGROPE = ("longrope", "su")
 
 # Hugging Face's names → GGUF's. llama.cpp has no word for "dynamic": the key `dynamic_factor` is our own.
-KINDS = {"linear": "linear", "yarn": "yarn", "longrope": "longrope", "su": "longrope", "llama3": None, "dynamic": None}
+ROPE_TYPES = {
+    "linear": "linear",
+    "yarn": "yarn",
+    "longrope": "longrope",
+    "su": "longrope",
+    "llama3": None,
+    "dynamic": None,
+}
 
 # How a file shows each type: a tensor, or one of the keys.
 BY_TENSOR = {"llama3": "rope_freqs.weight", **dict.fromkeys(LONGROPE, "rope_factors_long.weight")}
 BY_KEY = ("rope.scaling.type", "rope.scaling.dynamic_factor", "rope.scaling.alpha")
 
 
-def _if_kind(*kinds: str, key: str) -> Computed:
-    return lambda config: rope_scaling(config, key) if rope_scaling(config, "rope_type") in kinds else None
+def _if_type(*types: str, key: str) -> Computed:
+    return lambda config: rope_scaling(config, key) if rope_scaling(config, "rope_type") in types else None
 
 
-def _kind(config: Config) -> str | None:
+def _rope_type(config: Config) -> str | None:
     """Return `rope.scaling.type`; llama3's is a tensor only. Raises ModelError for an unknown type, and for windowed
     layers with a scaling of their own.
     """
     if local := config.get("rope_scaling_local"):
         apart = f"config.json scales the rope of windowed layers apart ({local['rope_type']})"
         raise ModelError(f"{apart}, which files cannot express")
-    kind = rope_scaling(config, "rope_type")
-    if kind is not None and kind not in KINDS:
-        raise ModelError(f"rope scaling of type {kind!r} in config.json is not one of {', '.join(KINDS)}")
-    return KINDS.get(kind)
+    rope_type = rope_scaling(config, "rope_type")
+    if rope_type is not None and rope_type not in ROPE_TYPES:
+        raise ModelError(f"rope scaling of type {rope_type!r} in config.json is not one of {', '.join(ROPE_TYPES)}")
+    return ROPE_TYPES.get(rope_type)
 
 
 def trained_length(config: Config) -> int | None:
     """Return `rope.scaling.original_context_length` of types that need it; "dynamic" does if the context differs."""
     if rope_scaling(config, "rope_type") == "dynamic" and config.get("model_max_length"):
         return int(config["max_position_embeddings"])
-    return _trained_context(config) if _kind(config) in ("yarn", "longrope") else None
+    return _trained_context(config) if _rope_type(config) in ("yarn", "longrope") else None
 
 
 def attention_factor(config: Config) -> float | None:
     """Return the factor of cos and sin besides `yarn_attn_factor` and YaRN's own: of longrope; where YaRN has two
     scales, relative to its default (llama.cpp drops it).
     """
-    if _kind(config) == "longrope":
+    if _rope_type(config) == "longrope":
         return longrope_attention(config)
     scales = rope_scaling(config, "mscale"), rope_scaling(config, "mscale_all_dim")
     if rope_scaling(config, "rope_type") != "yarn" or not all(scales) or rope_scaling(config, "attention_factor"):
@@ -66,17 +73,17 @@ def yarn_temperature(config: Config, scale: float) -> float:
 
 SCALING: dict[str, str | Computed | None] = {
     # linear and yarn scale by rule, llama3 and longrope by a tensor.
-    "rope.scaling.type": _kind,
-    "rope.scaling.factor": _if_kind("linear", "yarn", key="factor"),
+    "rope.scaling.type": _rope_type,
+    "rope.scaling.factor": _if_type("linear", "yarn", key="factor"),
     "rope.scaling.original_context_length": trained_length,
     "rope.scaling.attn_factor": attention_factor,
-    "rope.scaling.yarn_ext_factor": _if_kind("yarn", key="extrapolation_factor"),
-    "rope.scaling.yarn_attn_factor": _if_kind("yarn", key="attention_factor"),
-    "rope.scaling.yarn_beta_fast": _if_kind("yarn", key="beta_fast"),
-    "rope.scaling.yarn_beta_slow": _if_kind("yarn", key="beta_slow"),
+    "rope.scaling.yarn_ext_factor": _if_type("yarn", key="extrapolation_factor"),
+    "rope.scaling.yarn_attn_factor": _if_type("yarn", key="attention_factor"),
+    "rope.scaling.yarn_beta_fast": _if_type("yarn", key="beta_fast"),
+    "rope.scaling.yarn_beta_slow": _if_type("yarn", key="beta_slow"),
     # whether YaRN's range of pairs is not rounded to integers (llama.cpp drops it)
     "rope.scaling.yarn_truncate": lambda config: False if rope_scaling(config, "truncate") is False else None,
-    "rope.scaling.dynamic_factor": _if_kind("dynamic", key="factor"),
+    "rope.scaling.dynamic_factor": _if_type("dynamic", key="factor"),
 }
 
 
@@ -130,7 +137,7 @@ def yarn_settings(keys: GgufKeys, scale: float = 10) -> ConfigKeys:
     return settings
 
 
-def scaled_by_kind(keys: GgufKeys, full: str = "full_attention") -> ConfigKeys:
+def scaled_by_type(keys: GgufKeys, full: str = "full_attention") -> ConfigKeys:
     """Return linear or YaRN scaling of layers of the type `full`, for classes that apply it to all layers unless types
     are named.
     """
@@ -173,12 +180,12 @@ def unusual_base(config: Config) -> float | None:
 
 def scaling_type(config: Config) -> str:
     """Return `rope.scaling.type` of architectures that always have it: "none" where nothing is scaled."""
-    return _kind(config) or "none"
+    return _rope_type(config) or "none"
 
 
 def type_without_tensors(config: Config) -> str | None:
     """Return `rope.scaling.type` of architectures whose files show longrope only by its tensors."""
-    return None if (kind := _kind(config)) == "longrope" else kind
+    return None if (rope_type := _rope_type(config)) == "longrope" else rope_type
 
 
 def longrope_attention(config: Config) -> float | None:
@@ -195,18 +202,18 @@ def longrope_factors(config: Config) -> Iterable[Tensor]:
     """Return `rope_factors_long.weight` and `_short`: the divisors of each frequency in long and short texts."""
     if rope_scaling(config, "rope_type") not in LONGROPE:
         return
-    for kind in ("long", "short"):
-        factors, width = np.array(rope_scaling(config, f"{kind}_factor"), np.float32), rotated_width(config)
+    for length in ("long", "short"):
+        factors, width = np.array(rope_scaling(config, f"{length}_factor"), np.float32), rotated_width(config)
         if len(factors) != width // 2:
             needed = f"heads that rotate {width} values need {width // 2}"
-            raise ModelError(f"config.json has {len(factors)} rope_scaling.{kind}_factor; {needed}")
-        yield from_array(f"rope_factors_{kind}.weight", factors)
+            raise ModelError(f"config.json has {len(factors)} rope_scaling.{length}_factor; {needed}")
+        yield from_array(f"rope_factors_{length}.weight", factors)
 
 
 def _trained_context(config: Config) -> int:
     """Return the context length before scaling; the config's own key goes before that of its rotary settings."""
-    found = config.get("original_max_position_embeddings") or rope_scaling(config, "original_max_position_embeddings")
-    return int(found or config["max_position_embeddings"])
+    context = config.get("original_max_position_embeddings") or rope_scaling(config, "original_max_position_embeddings")
+    return int(context or config["max_position_embeddings"])
 
 
 FACTORS = (llama3_freqs, longrope_factors)  # rotary scalings stored as a tensor

@@ -21,27 +21,27 @@ U32, U64, I32, F32, BOOL, STRING = (
     ValueType[each] for each in ("UINT32", "UINT64", "INT32", "FLOAT32", "BOOL", "STRING")
 )
 INTEGER_ARRAYS = (U32, I32)  # llama.cpp reads lists of integers of either type
-MOST = {U32: (1 << 32) - 1, I32: (1 << 31) - 1}
-ITEMS = {F32: "f", BOOL: "b"}  # numpy's kinds of array items other than integers
-TINY = 1e-30  # the least value "above 0"
+MAX_VALUES = {U32: (1 << 32) - 1, I32: (1 << 31) - 1}
+ITEMS = {F32: "f", BOOL: "b"}  # `dtype.kind` of array items other than integers
+TINY = 1e-30  # the minimum of values "above 0"
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key. least: the smallest value; most: the largest, of numbers that memory is allocated by. array: always an
-    array. per_layer: may be one with an item for each layer;
-    longer: or with more, of layers that the file does not have.
+    """A metadata key.
 
-    shaping: tensors have the shapes they have because of it. flags: items of its array may be true or false instead.
-    infinite: it may be. any_width: programs read integers of any width. choices: all values that mean something; known:
-    those that are known to. unread: by the runtime here, not by llama.cpp. role: of the special token whose id it is.
-    meaning: one phrase. added: when we write it where llama.cpp's converter does not. absent: what a file means that
-    lacks it, "=KEY" for what another key says, None for nothing. old: names that it had in older files.
+    minimum, maximum: bounds of its value; of numbers that memory is allocated by there is always a maximum. array:
+    always an array. per_layer: a number, or an array with an item for each layer; longer: or for more layers than the
+    file has. shaping: shapes of tensors depend on it. flags: items of its array may also be booleans. infinite: may be
+    infinite. any_width: programs read integers of any width. choices: all valid values. known: values in use; others
+    are not refused. unread: read by llama.cpp, but not by the runtime here. role: of the special token whose id it is.
+    meaning: one phrase. added: when we write it and llama.cpp's converter does not. absent: the default where a file
+    lacks it, "=KEY" for another key's value, None for none. old: its names in older files.
     """
 
     type: ValueType
-    least: float | None = None
-    most: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
     array: bool = False
     per_layer: bool = False
     longer: bool = False
@@ -75,11 +75,11 @@ class Key:
         either = is_list and (stored is BOOL or (self.type in INTEGER_ARRAYS and stored in INTEGER_ARRAYS))
         return self.is_like(value) and (self.any_width or stored is self.type or either)
 
-    def counts(self, items: int, layers: int, further: int = 0) -> bool:
-        """Return whether `items` items are one for each layer; further: MTP layers at the end, which lists may leave
+    def counts(self, items: int, layers: int, mtp_layers: int = 0) -> bool:
+        """Return whether `items` items are one for each layer; mtp_layers: MTP layers at the end, which lists may leave
         out.
         """
-        return items in (layers, layers - further) or (self.longer and items > layers)
+        return items in (layers, layers - mtp_layers) or (self.longer and items > layers)
 
     def is_like(self, value: Value) -> bool:
         """Return whether the value has a compatible type: integers of any width are integers, floats of any width
@@ -105,10 +105,10 @@ class Key:
             data = data.item() if isinstance(data, np.generic) else data
             if isinstance(data, float) and (math.isnan(data) or (math.isinf(data) and not self.infinite)):
                 return f"is {data}; a finite number is expected"
-            if self.least is not None and data < self.least:
-                return f"is {data}; {'more than 0' if self.least == TINY else f'{self.least} or more'} is expected"
-            if data > (most := MOST.get(self.type, math.inf) if self.most is None else self.most):
-                return f"is {data}; at most {most} is expected"
+            if self.minimum is not None and data < self.minimum:
+                return f"is {data}; {'more than 0' if self.minimum == TINY else f'{self.minimum} or more'} is expected"
+            if data > (maximum := MAX_VALUES.get(self.type, math.inf) if self.maximum is None else self.maximum):
+                return f"is {data}; at most {maximum} is expected"
         known = ", ".join(map(str, self.choices))
         return f"is {data!r}; known are {known}" if self.choices and data not in self.choices else None
 
@@ -129,11 +129,11 @@ class Key:
             return f"has items of another type; {self} is expected"
         if items.dtype.kind == "f" and (np.isnan(items).any() or not (self.infinite or np.isfinite(items).all())):
             return "has items that are not finite"
-        if self.least is not None and items.size and items.min() < min(self.least, 0):
-            return f"has the item {items.min()}; {min(self.least, 0):g} or more is expected"
-        most = MOST.get(self.type, math.inf) if self.most is None else self.most
-        if items.size and items.max() > most:
-            return f"has the item {items.max()}; at most {most} is expected"
+        if self.minimum is not None and items.size and items.min() < min(self.minimum, 0):
+            return f"has the item {items.min()}; {min(self.minimum, 0):g} or more is expected"
+        maximum = MAX_VALUES.get(self.type, math.inf) if self.maximum is None else self.maximum
+        if items.size and items.max() > maximum:
+            return f"has the item {items.max()}; at most {maximum} is expected"
         return None
 
     def __str__(self) -> str:

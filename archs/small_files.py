@@ -1,8 +1,12 @@
 """Read a checkpoint's small files, which come from strangers: sizes are bounded before anything is allocated."""
 
 import json
+import os
 import stat
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,40 @@ MAX_BYTES = 256 << 20  # more than any tokenizer has
 MAX_VALUES = 6_000_000  # of a JSON text: Gemma's tokenizer.json has two million
 MAX_DEPTH = 64
 MAX_WORDS = 4_000_000
+
+FileState = tuple[int, int, int, int]  # device, inode, size and time of change: another after a change
+_reads: ContextVar[dict[Path, FileState] | None] = ContextVar("_reads", default=None)
+
+
+@contextmanager
+def recorded_reads() -> Iterator[dict[Path, FileState]]:
+    """Record the state of each file that is read in the block, as it was before its first read.
+
+    A block inside another one adds its files to the outer one's, unless it ends with an error.
+    """
+    reads: dict[Path, FileState] = {}
+    token = _reads.set(reads)
+    try:
+        yield reads
+    finally:
+        _reads.reset(token)
+    for path, state in reads.items():
+        _record(path, state)
+
+
+def record_read(path: Path, status: os.stat_result) -> None:
+    """Record a file that is about to be read, in the innermost block of `recorded_reads`."""
+    _record(path, file_state(status))
+
+
+def _record(path: Path, state: FileState) -> None:
+    if (reads := _reads.get()) is not None:
+        reads.setdefault(path, state)
+
+
+def file_state(status: os.stat_result) -> FileState:
+    """Return device, inode, size and time of change."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def read_file(path: Path) -> bytes:
@@ -25,6 +63,7 @@ def read_file(path: Path) -> bytes:
             raise FileError(f"{path} is not a plain file")
         if status.st_size > MAX_BYTES:
             raise FileError(f"{path} has {status.st_size:,} bytes; at most {MAX_BYTES:,} were expected")
+        record_read(path, status)
         content = path.read_bytes()
     except FileNotFoundError:
         raise FileError(f"there is no file {path}") from None
@@ -82,11 +121,11 @@ def parse_json(text: bytes | str, unique: bool = False) -> Any:
     if values > MAX_VALUES:
         raise ValueError(f"it has about {values:,} values, more than any file needs ({MAX_VALUES:,})")
     try:
-        found = json.loads(text.decode() if isinstance(text, bytes) else text, object_pairs_hook=hook)
+        value = json.loads(text.decode() if isinstance(text, bytes) else text, object_pairs_hook=hook)
     except RecursionError:
         raise ValueError(f"it nests deeper than {MAX_DEPTH} levels") from None
-    _check_depth(found)
-    return found
+    _check_depth(value)
+    return value
 
 
 def _check_depth(value: Any) -> None:
@@ -100,11 +139,11 @@ def _check_depth(value: Any) -> None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"{twice[:100]!r} appears twice")
-    return found
+    return content
 
 
 def check_not_pointer(path: Path, beginning: bytes) -> None:

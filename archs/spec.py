@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from quants import Tensor
 
-from .layer_kinds import EXPERTS, Declared
-from .typed_json import Kind
+from .layer_types import EXPERTS, Declared
+from .typed_json import FieldType
 
 Config = Mapping[str, Any]  # config.json after `archs.config.normalized`
 ConfigKeys = dict[str, Any]  # of a config.json made from a file
@@ -93,7 +93,7 @@ def in_layers(targets: Mapping[str, Target], at: str = "layers") -> dict[str, Ta
         name = to.name
         if isinstance(name, str):
             return replace(to, name=f"blk.{{i}}.{name}")
-        return replace(to, name=lambda config: (found := name(config)) and f"blk.{{i}}.{found}")
+        return replace(to, name=lambda config: (own := name(config)) and f"blk.{{i}}.{own}")
 
     def full(target: Target) -> Target:
         if isinstance(target, str):
@@ -158,63 +158,60 @@ def sum_factor(function: Callable[[Floats, Floats], Floats]) -> float | None:
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """How one decoder layer computes, and what stands before the first and after the last.
+    """How the model computes: what its decoder layers consist of, and what comes before the first and after the last.
 
-    mixer, net, arrangement: what each layer is made of (see `archs.layer_kinds`). Nets are of experts, unless it is
-        said otherwise, in models that have any, behind the leading dense layers.
-    norm: RMS norm or layer norm, which may have no weights at all (OLMo, Talkie).
-    ffn_norm: the name of the norm before the feed-forward net.
-    attn_post_norm, ffn_post_norm: the names of the norms of what attention and the feed-forward net give (of the latter
-        beside "post_ffw_norm").
-    output_norm: the name of the norm after the last layer.
-    rope: which pairs rotate: "adjacent" (2j, 2j+1) or "halves" (j, j + d/2).
-    alibi: distance penalties instead of rotation, where `attention.max_alibi_bias` is above 0.
-    activation: of the feed-forward net; gated: it multiplies a second projection. length_of_both: the file's
-        `feed_forward_length` counts the rows of both projections.
-    head_norm_epsilon: where norms of q and k with weights for each head are layer norms, theirs.
-    suppressed_ids: the ids, from … to, of tokens that are not written, in a vocabulary that goes on behind them.
-    last_tokens: the head has rows for the last tokens of the vocabulary alone; the others are not written.
-    parallel: attention and feed-forward net read the same input and are added to it together; the name of a metadata
-        key where the file decides. parallel_without: the norm that parallel layers lack; where the file has it, its
-        layers are not parallel, whatever its key says.
-    window_period: with a sliding window, one layer of each period has none (0: all layers have it), unless the file
-        says so itself; is_global_layer: which one, by period and layer.
-    rope_layers: with a sliding window, which layers have rope, unless the file has `attention.rope_pattern`.
-    rope_period: one layer of each period has no rope (0: none is without), unless the file has such a key.
-    scales_windowed_rope: layers with a window rotate as `rope.scaling.*` says, too.
-    sections_rotate_halves: halves rotate, whatever `rope` is, where the file has `rope.dimension_sections`.
-    interleaved_sections: where the file has `rope.dimension_sections`, time, row and column turn pairs by turns.
-    images_in_windows: only layers with a window see all of an image's tokens at once.
-    qkv_steps: what happens to q, k and v before they meet, in this order: "clamp" (to `attention.clamp_kqv`), "gates"
-        (each head's rows of q are followed by as many for a gate, whose sigmoid multiplies what the head gives), "norm"
-        (of q and k, where the layer has such norms), "norm_values" and "norm_without_weights" (of v; of q and k, where
+    mixer, net, arrangement: the parts of each layer (see `archs.layer_types`). By default nets are experts where the
+        model has any, except in the leading dense layers.
+    norm: the type of all norms; norms without weights are OLMo's and Talkie's.
+    ffn_norm, attn_post_norm, ffn_post_norm, output_norm: the GGUF names of the norms before the feed-forward net, after
+        attention, after the feed-forward net ("post_ffw_norm" applies, too), and after the last layer.
+    rope: which dimensions of a head rotate as a pair: "adjacent" (2j, 2j+1; llama.cpp's NORM) or "halves" (j, j + d/2;
+        NEOX).
+    alibi: ALiBi instead of RoPE, where `attention.max_alibi_bias` is above 0.
+    activation: of the feed-forward net. gated: the net has a gate projection, as SwiGLU. length_of_both: the file's
+        `feed_forward_length` counts the rows of gate and up projection together.
+    head_norm_epsilon: the epsilon of q and k norms that are layer norms with weights for each head.
+    suppressed_ids: the range of token ids that are never sampled.
+    last_tokens: the head has rows only for the last tokens of the vocabulary; the others are never sampled.
+    parallel: attention and net read the same input, and both outputs are added to it; a text is the metadata key that
+        decides. parallel_without: the norm that parallel layers lack: a file with it has sequential layers.
+    window_period: with a sliding window, one layer of each period has full attention (0: none has), unless the file
+        lists the layers. is_global_layer: which one, from the period and the layer's number.
+    rope_layers: with a sliding window, which layers have RoPE, unless the file has `attention.rope_pattern`.
+    rope_period: one layer of each period has no RoPE (0: all layers have it), unless the file has a key for it.
+    scales_windowed_rope: `rope.scaling.*` also applies to layers with a sliding window.
+    sections_rotate_halves: files with `rope.dimension_sections` use "halves", whatever `rope` is.
+    interleaved_sections: with `rope.dimension_sections`, pairs belong to time, height and width alternately.
+    images_in_windows: only layers with a sliding window see all tokens of an image at once.
+    qkv_steps: what is done to q, k and v before attention, in this order: "clamp" (to `attention.clamp_kqv`), "gates"
+        (q has rows for a gate after those of each head; its sigmoid multiplies the head's output), "norm" (q and k,
+        where the layer has such norms), "norm_values" (v, without weights), "norm_without_weights" (q and k, where
         `LayerHParams.qk_l2_norm`), "rope".
-    scoring: how the router turns logits into weights (the file's `expert_gating_func` wins); normalize_experts: chosen
-        weights are rescaled to sum to one (the file's `expert_weights_norm` wins).
-    indexer_rope: which pairs rotate in the indexer of sparse attention; indexer_rotates: the first values of a head, or
-        the last; indexer_eps: of the norm of its keys, 0 for the model's.
-    router_reads: what a router of experts reads: the net's input, or what the layer was given.
-    embedding_scale: "sqrt_width" (Gemma) where the file has no `embedding_scale`. scaled_images: what stands for
-        images and sounds is multiplied by it, too.
-    logit_scale: whether the file's `logit_scale` multiplies or divides the logits.
-    causal: tokens see those before them only; False in encoders, where a window counts both sides together.
-    convolutions: the layers are convolutions over a whole sound's frames, see `runtime.audio_codec`.
-    hidden_states: the result are the last hidden states, not logits.
-    attention_gate: what a gate goes through before it multiplies what attention gives; delta_gate: what a delta net
-        gives.
-    clamps_gate_first: limits of gated units (`swiglu_clamp_…`) hold before the activation, not behind it.
-    post_norm_eps: of the norms behind attention and nets; 0 for the model's.
-    normed_embedding: embeddings go through a norm without weights. embedding_skip: a layer adds the embedding, times
-        its `layer_output_scale`, to what it gives.
+    scoring: the router's function from logits to weights, unless the file has `expert_gating_func`.
+        normalize_experts: the chosen weights are rescaled to sum to one, unless the file has `expert_weights_norm`.
+    indexer_rope: as `rope`, in the indexer of sparse attention. indexer_rotates: which values of its heads rotate.
+        indexer_eps: the epsilon of its key norm; 0: the model's.
+    router_reads: the router's input: the net's, or the layer's.
+    embedding_scale: "sqrt_width" (Gemma) applies where the file has no `embedding_scale`. scaled_images: embeddings of
+        images and sounds are scaled, too.
+    logit_scale: whether logits are multiplied or divided by the file's `logit_scale`.
+    causal: False in encoders, whose tokens see each other; their window counts both sides together.
+    convolutions: the layers are convolutions over the frames of a sound, see `runtime.audio_codec`.
+    hidden_states: the model's output is the last hidden states, not logits.
+    attention_gate, delta_gate: the activation of the gates of attention and of delta nets.
+    clamps_gate_first: limits of gated units (`swiglu_clamp_…`) apply before the activation, not after it.
+    post_norm_eps: the epsilon of the norms after attention and nets; 0: the model's.
+    normed_embedding: a norm without weights follows the embedding. embedding_skip: each layer adds the embedding times
+        `layer_output_scale` to its output.
 
-    What only one family computes is a function of its own:
-    hparams_hook: the model's hyperparameters, from a file's keys and what they are for other families.
-    query_scale: what queries are multiplied by, float32 (tokens,) or None for 1, from the model's numbers, positions
-        (tokens,) and whether the layer rotates.
-    alibi_terms: what is added to the scores of each head and key, float32 (heads, keys), from the heads' slopes, the
-        keys' number and the factor of q·k; usually slope times distance.
-    weigh_expert: what an expert gives, (tokens, width), from its net, its inputs and weights (tokens, 1).
-    add_shared_expert: what routed experts and shared ones give together, from what each of them gives.
+    Functions for computations of a single family:
+    hparams_hook: takes the keys and the hyperparameters, and returns the family's hyperparameters.
+    query_scale: takes the hyperparameters, the positions (tokens,) and whether the layer rotates; returns the factors
+        of queries, float32 (tokens,), or None for 1.
+    alibi_terms: takes the heads' slopes, the number of keys and the factor of q·k; returns what is added to scores,
+        float32 (heads, keys). Usually slope times distance.
+    weigh_expert: takes an expert's net, inputs and weights (tokens, 1); returns its output (tokens, width).
+    add_shared_expert: takes the outputs of routed and shared experts; returns their sum.
     """
 
     mixer: Declared = "attention"
@@ -271,60 +268,58 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class Architecture:
-    """One model family: which checkpoints it takes, how they become GGUF, how the result runs.
+    """A model family: its checkpoints, their conversion to GGUF, and how the runtime computes with it (`block`).
 
-    name: GGUF's `general.architecture`. hf_classes: entries of config.json's `architectures`.
-    vocab: vocabulary kinds, tried in this order (see `archs.vocab`).
-    vocab_keys: keys of the vocabulary that the family sets where the tokenizer's files don't say, without
-        "tokenizer.ggml."; an id may be given as the token's text. vocab_user_defined: tokens of BPE of plain text that
-        are not control tokens, though the tokenizer's files call them special.
-    extra_tokens: what control tokens are called that have the table's last rows, behind the tokenizer's.
-    metadata: GGUF key without "NAME." → a config key ("a|b.c": the first that is there), or a function of the config.
-        Keys "tokenizer.…" are as they are and win over what the tokenizer's files say.
-    absent: what a file means that lacks a key of `metadata`, or another one, where that differs from the schema's
-        "absent": a constant, "=KEY" for what another key says, or an `archs.hparams.file_keys.Derived`. A rule of
-        `metadata` that copies a config key writes what says "none" where a config has none and an absent key would mean
-        something.
-    unread: keys that such files have and that mean nothing there.
-    defaults: what the model type means by a key that config.json omits; a function of the config where the default
-        depends on others (then null means absent too). "model_type" where it is not the first class in lower case
-        without what it is used for; architectures derived for other classes don't inherit it.
-    tensors: source name → target. Source names are written without wrapper prefixes ("model.", "transformer.", …) and
-        without ".weight" / ".bias", which carry over; {i} is the layer, a second {e} the expert. What is given to
-        `derive` with a "." in front stands in a layer, see `in_layers`. An export uses the later of two rules for one
-        GGUF name.
-    layers: what stands before a layer's number in source names. stored_layers: how many a checkpoint has, where some
-        run more than once.
-    ignored: source names (globs) that hold nothing: buffers, masks. generated: tensors made from the config alone.
-    float32: globs of GGUF names that this family keeps in float32 beyond the common ones.
-    layers_vary: layers differ in what tensors they have (hybrids, leading dense layers).
-    keys: what config keys hold, where it is something else than `archs.hparams.config_keys` says.
-    refused: config keys with the value (or a test of it) that stands for a variant which files of this family cannot
-        express.
-    wrappers: classes of models for images or sounds whose text part is such a model, where their config does not
-        say of another type; architectures derived for other classes don't inherit them.
-    wrappers_refused: classes of wrappers in which the text model computes otherwise than alone.
-    variant: the architecture that configs of these classes mean instead, where they do. by_variant: this one is found
-        so alone; its classes are another's. of_keys: it computes files with such `archs.hparams.file_keys.Keys`.
-    config_of_tensors: the config of checkpoints that are published without one; None for those of other models.
-    prepare: what is done to a checkpoint's config and tensors before anything else, where names depend on both.
-    rope_parameters: transformers reads rotary settings only in its newest spelling, or means other ones by none: for
-        all layers or by their kind.
-    prefixes: wrappers that published checkpoints put before tensor names; the first is what an export writes.
-    activation: the config keys that name the activation; "" where the model type has just one.
-    eager_attention: False where transformers' eager attention is not what the model computes by default.
-    draft: it reads what another model's layers make of the text, and neither is converted nor runs without that.
+    name: GGUF's `general.architecture`. hf_classes: values of `architectures` in config.json.
+    vocab: vocabulary types, tried in this order (see `archs.vocab`).
+    vocab_keys: defaults of `tokenizer.ggml.…` keys (without that prefix) that the tokenizer's files lack; a token id
+        may be given as the token's text. vocab_user_defined: tokens of "plain_bpe" that are user-defined, though the
+        tokenizer's files call them special.
+    extra_tokens: names of the control tokens for the embedding's rows after the tokenizer's vocabulary.
+    metadata: GGUF key without "NAME." → a config key ("a|b.c": the first one present), or a function of the config.
+        Keys "tokenizer.…" are written as they are, and override the tokenizer's files.
+    absent: defaults of keys that a file lacks, where they differ from the schema's "absent": a constant, "=KEY" for
+        another key's value, or an `archs.hparams.file_keys.Derived`. If a config lacks a key that `metadata` copies and
+        that has a default here, the conversion writes the value that means "none".
+    unread: keys of such files that have no effect.
+    defaults: the model type's defaults of config keys; a function of the config where they depend on other keys (then
+        null counts as absent). "model_type" is needed if it is not the first class without its suffix, in lower case;
+        derived architectures with other classes do not inherit it.
+    tensors: source name → target. Source names have no prefix ("model.", "transformer.", …) and no ".weight" or
+        ".bias", which are kept; {i} is the layer, a second {e} the expert. Names passed to `derive` with a leading "."
+        belong to a layer, see `in_layers`. If two rules have the same GGUF name, an export uses the later one.
+    layers: the part of source names before the layer's number. stored_layers: how many layers a checkpoint has, if some
+        run several times.
+    ignored: globs of source names without content: buffers, masks. generated: tensors computed from the config.
+    float32: globs of GGUF names that this family keeps in float32, in addition to the common ones.
+    layers_vary: layers have different tensors (hybrid models, leading dense layers).
+    keys: the types of config keys that differ from `archs.hparams.config_keys`.
+    refused: config keys with a value, or a test of the value, that files of this family cannot express.
+    wrappers: multimodal classes whose text model is of this family, unless their config names another type; derived
+        architectures with other classes do not inherit them.
+    wrappers_refused: multimodal classes whose text model computes differently from the text model alone.
+    variant: a function that returns the architecture to use instead for some configs of these classes. by_variant: this
+        architecture is reached only through `variant` of another one. of_keys: a test of a file's
+        `archs.hparams.file_keys.Keys` that selects this architecture among those of the same name.
+    config_of_tensors: returns the config of a checkpoint without config.json; None for other models.
+    prepare: changes a checkpoint's config and tensors before the rules apply.
+    rope_parameters: transformers reads rotary settings only as `rope_parameters`, or has other defaults for them: one
+        for all layers, or one by layer type.
+    prefixes: prefixes of tensor names in published checkpoints; an export writes the first.
+    activation: the config keys that name the activation; "" if the model type has only one.
+    eager_attention: False if transformers' eager attention differs from the model's default one.
+    draft: a draft model that reads hidden states of its target, without which it is neither converted nor run.
 
     For the export to a checkpoint:
-    flags_from_tensors: config keys that are true where a file has such a tensor (a glob).
-    part: no class stands for it without the encoders beside it: it is written with them alone.
-    token_ids: the config key under which the class wants every token's id; "" where it wants none.
-    config_from_gguf: config keys that follow from a file otherwise than by the keys copied from them; ... for keys that
-        the family's configs do not have.
-    prepare_export: the inverse of `prepare`: the tensors by the names that checkpoints have.
-    derived_keys: config keys that `prepare` makes of tensors, which an export makes too but does not write.
-    legacy_names: source names that some versions of a checkpoint have and an export does not write, though their rule
-        is the later one for a GGUF name, in all layers or in one; a function of the file's tensors where they decide.
+    flags_from_tensors: config key → a glob of GGUF names; true if the file has such a tensor.
+    part: transformers has no class for the text model alone: it is exported only together with its encoders.
+    token_ids: the config key for the ids of all special tokens; "" for none.
+    config_from_gguf: returns config keys that are not plain copies of GGUF keys; ... removes a key that the family's
+        configs lack.
+    prepare_export: the inverse of `prepare`: tensors by the names in checkpoints.
+    derived_keys: config keys that `prepare` derives from tensors; an export does not write them.
+    legacy_names: source names of older checkpoints that an export does not write, even if their rule is the later one;
+        may be a function of the file's tensors.
     """
 
     name: str
@@ -344,7 +339,7 @@ class Architecture:
     generated: tuple[Callable[[Config], Iterable[Tensor]], ...] = ()
     float32: tuple[str, ...] = ()
     layers_vary: bool = False
-    keys: Mapping[str, Kind] = field(default_factory=dict)
+    keys: Mapping[str, FieldType] = field(default_factory=dict)
     refused: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[str, ...] = ()
     wrappers_refused: tuple[str, ...] = ()
@@ -353,7 +348,7 @@ class Architecture:
     of_keys: Callable[[Any], bool] | None = None
     config_of_tensors: Callable[[Tensors], Mapping[str, Any] | None] | None = None
     prepare: Callable[[Config, Tensors], tuple[Config, Tensors]] | None = None
-    rope_parameters: Literal["", "one", "by kind"] = ""
+    rope_parameters: Literal["", "one", "by type"] = ""
     prefixes: tuple[str, ...] = ("model", "transformer", "language_model", "text_model", "thinker", "llm")
     activation: str = "hidden_activation|hidden_act|activation_function"
     eager_attention: bool = True

@@ -40,7 +40,7 @@ def check_task(config: Mapping[str, Any], task: str) -> None:
 
 def for_task(config: Config, tensors: Tensors) -> dict[str, Tensor]:
     """Return weights by their plain names: those of the config's task, or without any task's addition."""
-    found = {}
+    named = {}
     for name, tensor in tensors.items():
         if ADDED.fullmatch(name):
             continue
@@ -49,8 +49,8 @@ def for_task(config: Config, tensors: Tensors) -> dict[str, Tensor]:
             plain, start = f"{match[1]}.{match[2]}", name.removesuffix("original")
             if config.get(TASK) is not None:
                 tensor = _with_task(config, tensor, *(tensors.get(f"{start}0.lora_{each}") for each in "AB"))
-        found[plain] = tensor.renamed(plain)
-    return found
+        named[plain] = tensor.renamed(plain)
+    return named
 
 
 def _with_task(config: Config, weight: Tensor, a: Tensor | None, b: Tensor | None) -> Tensor:
@@ -62,8 +62,8 @@ def _with_task(config: Config, weight: Tensor, a: Tensor | None, b: Tensor | Non
     rows, other = (a, b) if embedding else (b, a)
     rank, wanted = other.shape[1] if len(other.shape) == 3 else 0, (len(tasks), *weight.shape)
     if not rank or (*rows.shape[:2], *other.shape[2:], rows.shape[-1]) != (*wanted, rank):
-        said = f"{a.where} has shape {list(a.shape)}, {b.where} {list(b.shape)}"
-        raise ModelError(f"{said}; config.json has {len(tasks)} tasks (lora_adaptations)")
+        shapes = f"{a.where} has shape {list(a.shape)}, {b.where} {list(b.shape)}"
+        raise ModelError(f"{shapes}; config.json has {len(tasks)} tasks (lora_adaptations)")
     number, scale = tasks.index(config[TASK]), np.float32((config.get("lora_alpha") or 1) / rank)
     first = number * weight.shape[0]
 

@@ -131,7 +131,7 @@ MTP_NAMES = {
 }
 
 
-ALONE = "further_layers_alone"  # of a config: their own file is meant, for families whose model files have none
+MTP_ONLY = "mtp_layers_only"  # of a config: their own file is meant, for families whose model files have none
 
 
 def mtp_layers(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:

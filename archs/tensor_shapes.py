@@ -1,9 +1,9 @@
 """The table of tensor shapes of all layer parts, in sizes that keys and other tensors give.
 
 A shape is written as its dimensions, rows first: `"queries width"`. A dimension is a size, or a sum of products of
-sizes and numbers (`2*inner+steps`); alternatives stand beside `|`. A name without suffix is that of a weight, of its
-bias (which lacks the last of several dimensions), and of a tensor without any suffix. A size that no key gives is what
-the first tensor that has it shows; the others have to agree.
+sizes and numbers (`2*inner+steps`); alternatives are separated by `|`. A name without suffix is that of a weight, of
+its bias (which lacks the last of several dimensions), and of a tensor without any suffix. A size that no key gives is
+taken from the first tensor that has it; the others have to agree.
 """
 
 import math
@@ -39,14 +39,14 @@ class Part:
     @cached_property
     def table(self) -> dict[str, Alternatives]:
         """Return full names of tensors with their parsed shapes."""
-        found: dict[str, Alternatives] = {}
+        parsed: dict[str, Alternatives] = {}
         for name, text in self.shapes.items():
             shapes = tuple(tuple(map(_terms, each.split())) for each in text.split("|"))
-            found[name] = shapes
+            parsed[name] = shapes
             if not name.endswith(WHOLE):
-                found[f"{name}.weight"] = shapes
-                found[f"{name}.bias"] = tuple(shape[:-1] if len(shape) > 1 else shape for shape in shapes)
-        return found
+                parsed[f"{name}.weight"] = shapes
+                parsed[f"{name}.bias"] = tuple(shape[:-1] if len(shape) > 1 else shape for shape in shapes)
+        return parsed
 
 
 def has(roles: Collection[str], names: str) -> bool:
@@ -311,7 +311,7 @@ WKV = Part(  # RWKV 6
     needs="time_mix_lerp_x time_mix_lerp_fused|time_mix_lerp_w time_mix_w1 time_mix_w2 time_mix_decay "
     "time_mix_decay_w1 time_mix_decay_w2 time_mix_receptance time_mix_key time_mix_value time_mix_gate time_mix_output",
     shapes={
-        **{f"time_mix_lerp_{kind}": "width | 1 1 width" for kind in "xwkvrg"},
+        **{f"time_mix_lerp_{each}": "width | 1 1 width" for each in "xwkvrg"},
         "time_mix_lerp_fused": _MIXTURE.format(5),
         "time_mix_w1": "5*mix_rank width",
         "time_mix_w2": "5 width mix_rank",

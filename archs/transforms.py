@@ -136,7 +136,7 @@ def _rows_of(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def computed(tensor: Tensor, function: Callable[..., Floats], *of_rows: Floats) -> Tensor:
-    """Return a function of some rows' values, in float32. of_rows: further arguments, by the same rows."""
+    """Return a function of some rows' values, in float32. of_rows: more arguments, indexed by the same rows."""
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
         values = function(tensor.float32(start, stop), *(each[start:stop] for each in of_rows))
@@ -244,16 +244,16 @@ def solved(values: Floats, guess: NDArray[Any], forward: Callable[[Floats], Floa
     none.
     """
     guess = np.asarray(guess, np.float32)
-    found: Floats = guess.copy()
-    wrong = forward(found) != values
+    numbers: Floats = guess.copy()
+    wrong = forward(numbers) != values
     for direction in (np.float32(-np.inf), np.float32(np.inf)):
         near = guess
         for _ in range(4):
             near = np.asarray(np.nextafter(near, direction), np.float32)
             better = wrong & (forward(near) == values)
-            found[better] = near[better]
+            numbers[better] = near[better]
             wrong &= ~better
-    return found
+    return numbers
 
 
 def interleave_rope(heads: str, rotating: Callable[[Config], int] | None = None) -> Invertible:
@@ -268,10 +268,10 @@ def interleave_rope(heads: str, rotating: Callable[[Config], int] | None = None)
         if rows % (2 * count):
             raise FormatError(f"{rows} rows; {count} heads ({heads}) of an even width don't divide them")
         index: Index = np.arange(rows).reshape(count, -1)
-        most = rotating(config) if rotating else index.shape[1]
-        if most % 2 or most > index.shape[1]:
-            raise FormatError(f"{most} rows of heads that have {index.shape[1]} can't rotate in pairs")
-        index[:, :most] = index[:, :most].reshape(count, 2, -1).swapaxes(1, 2).reshape(count, most)
+        rotated = rotating(config) if rotating else index.shape[1]
+        if rotated % 2 or rotated > index.shape[1]:
+            raise FormatError(f"{rotated} rows of heads that have {index.shape[1]} can't rotate in pairs")
+        index[:, :rotated] = index[:, :rotated].reshape(count, 2, -1).swapaxes(1, 2).reshape(count, rotated)
         return index.reshape(-1)
 
     return reordered(order)
@@ -289,8 +289,8 @@ def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qk
         if count % (groups * each):
             raise FormatError(f"{count} rows; {groups} groups of {each} don't fit")
         rows = np.arange(count).reshape(groups, each, -1)
-        kinds = {"q": rows[:, :-2], "k": rows[:, -2], "v": rows[:, -1]}
-        return np.concatenate([kinds[kind].reshape(-1) for kind in pick])
+        parts = {"q": rows[:, :-2], "k": rows[:, -2], "v": rows[:, -1]}
+        return np.concatenate([parts[letter].reshape(-1) for letter in pick])
 
     return reordered(order) if pick == "qkv" else share(order)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from quants.errors import GgufToolsError, ModelError
 
-WHOLE_MOST = 2**32 - 1  # of GGUF's UINT32
-NUMBER_MOST, NUMBER_LEAST = 1e30, 1e-30  # in float32 with room for products
+MAX_WHOLE = 2**32 - 1  # of GGUF's UINT32
+MAX_NUMBER, MIN_NUMBER = 1e30, 1e-30  # in float32 with room for products
 INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}  # as transformers 5 writes them: {"__float__": "Infinity"}
 UNBOUNDED = 1 << 30  # characters, items
 SHOWN = 60  # characters of a wrong value in a message
@@ -43,7 +43,7 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
-class Kind:
+class FieldType:
     """The type of a key's value: `read` returns the value to use, or raises the error for its place."""
 
     expected = "anything"
@@ -61,55 +61,55 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Whole(Kind):
+class Whole(FieldType):
     """An integer, also if written as 2.0. limit: another bound, by its name in the place's limits."""
 
-    least: int = 0
-    most: int = WHOLE_MOST
+    minimum: int = 0
+    maximum: int = MAX_WHOLE
     limit: str = ""
     types = (int, float)
 
     @property
     def expected(self) -> str:  # type: ignore[override]
-        return f"a whole number of at least {self.least}"
+        return f"a whole number of at least {self.minimum}"
 
     def read(self, value: Any, at: Place) -> int:
         number = int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
-        if type(number) is not int or number < self.least:
+        if type(number) is not int or number < self.minimum:
             raise at.wrong(value, self.expected)
-        most = min(self.most, at.limits.get(self.limit, self.most))
-        if number > most:
-            why = "the checkpoint's tensors go with no more" if most < self.most else None
-            raise at.wrong(value, f"a whole number from {self.least} to {most}", why)
+        limit = min(self.maximum, at.limits.get(self.limit, self.maximum))
+        if number > limit:
+            why = "the checkpoint's tensors go with no more" if limit < self.maximum else None
+            raise at.wrong(value, f"a whole number from {self.minimum} to {limit}", why)
         return number
 
 
 @dataclass(frozen=True)
-class Number(Kind):
+class Number(FieldType):
     """A finite number, as float. infinite: infinity is allowed."""
 
-    least: float = -NUMBER_MOST
-    most: float = NUMBER_MOST
+    minimum: float = -MAX_NUMBER
+    maximum: float = MAX_NUMBER
     infinite: bool = False
     types = (int, float)
 
     @property
     def expected(self) -> str:  # type: ignore[override]
-        if self.least == NUMBER_LEAST:
-            return "a number above 0" + (f", at most {self.most:g}" if self.most != NUMBER_MOST else "")
-        return f"a number from {self.least:g} to {self.most:g}"
+        if self.minimum == MIN_NUMBER:
+            return "a number above 0" + (f", at most {self.maximum:g}" if self.maximum != MAX_NUMBER else "")
+        return f"a number from {self.minimum:g} to {self.maximum:g}"
 
     def read(self, value: Any, at: Place) -> float:
         number = value
         if self.infinite and isinstance(value, dict):
             number = INFINITIES.get(str(value.get("__float__")))
         unbounded = self.infinite and isinstance(number, float) and math.isinf(number)
-        if type(number) not in (int, float) or not (unbounded or self.least <= number <= self.most):
+        if type(number) not in (int, float) or not (unbounded or self.minimum <= number <= self.maximum):
             raise at.wrong(value, self.expected)
         return float(number)
 
 
-class Flag(Kind):
+class Flag(FieldType):
     """True or false."""
 
     expected = "true or false"
@@ -117,51 +117,55 @@ class Flag(Kind):
 
 
 @dataclass(frozen=True)
-class Text(Kind):
+class Text(FieldType):
     """A string, one of `choices` if there are any, or one that fully matches the regular expression `form`.
 
-    most: maximum number of characters.
+    max_length: maximum number of characters.
     """
 
     choices: tuple[str, ...] = ()
     form: str = ""
-    most: int = UNBOUNDED
+    max_length: int = UNBOUNDED
     types = (str,)
 
     @property
     def expected(self) -> str:  # type: ignore[override]
         if self.choices:
             return f"one of {', '.join(self.choices)}"
-        bound = f" like {self.form}" if self.form else f" of at most {self.most} characters" * (self.most < UNBOUNDED)
+        bound = (
+            f" like {self.form}"
+            if self.form
+            else f" of at most {self.max_length} characters" * (self.max_length < UNBOUNDED)
+        )
         return f"a string{bound}"
 
     def read(self, value: Any, at: Place) -> str:
         text: str = super().read(value, at)
         chosen = not self.choices or text in self.choices
-        if len(text) > self.most or not chosen or (self.form and not re.fullmatch(self.form, text)):
+        if len(text) > self.max_length or not chosen or (self.form and not re.fullmatch(self.form, text)):
             raise at.wrong(value, self.expected)
         return text
 
 
 @dataclass(frozen=True)
-class ListOf(Kind):
-    """A list of one type. length: number of items, if fixed; most: their maximum number; per_layer: one for each layer
-    (the place's limit "of layers", once it is known).
+class ListOf(FieldType):
+    """A list of one type. length: number of items, if fixed; max_items: their maximum number; per_layer: one for each
+    layer (the place's limit "of layers", once it is known).
     """
 
-    item: Kind
+    item: FieldType
     length: int | None = None
     per_layer: bool = False
-    most: int = UNBOUNDED
+    max_items: int = UNBOUNDED
     types = (list,)
 
     @property
     def expected(self) -> str:  # type: ignore[override]
-        count = f" of {self.length}" if self.length else f" of at most {self.most}" * (self.most < UNBOUNDED)
+        count = f" of {self.length}" if self.length else f" of at most {self.max_items}" * (self.max_items < UNBOUNDED)
         return f"a list{count} ({self.item.expected} each)"
 
     def read(self, value: Any, at: Place) -> list[Any]:
-        if not isinstance(value, list) or len(value) > self.most or self.length not in (None, len(value)):
+        if not isinstance(value, list) or len(value) > self.max_items or self.length not in (None, len(value)):
             raise at.wrong(value, self.expected)
         exact = at.limits.get("of layers") if self.per_layer else None
         if exact is not None and len(value) != exact:
@@ -170,10 +174,10 @@ class ListOf(Kind):
 
 
 @dataclass(frozen=True)
-class MapOf(Kind):
+class MapOf(FieldType):
     """An object with values of one type. keys: a regular expression that each key matches."""
 
-    item: Kind
+    item: FieldType
     keys: str = ""
     types = (dict,)
     expected = "an object"
@@ -186,10 +190,10 @@ class MapOf(Kind):
 
 
 @dataclass(frozen=True)
-class Fields(Kind):
+class Fields(FieldType):
     """An object whose known keys have these types, or null; other keys are left as they are."""
 
-    table: Mapping[str, Kind]
+    table: Mapping[str, FieldType]
     types = (dict,)
     expected = "an object"
 
@@ -201,29 +205,29 @@ class Fields(Kind):
 
 
 @dataclass(frozen=True)
-class Either(Kind):
+class Either(FieldType):
     """Any of several types: the first that has the value's JSON type."""
 
-    kinds: tuple[Kind, ...]
+    choices: tuple[FieldType, ...]
 
     @property
     def expected(self) -> str:  # type: ignore[override]
-        return ", or ".join(kind.expected for kind in self.kinds)
+        return ", or ".join(each.expected for each in self.choices)
 
     def read(self, value: Any, at: Place) -> Any:
-        for kind in self.kinds:
-            if kind.takes(value):
-                return kind.read(value, at)
+        for each in self.choices:
+            if each.takes(value):
+                return each.read(value, at)
         raise at.wrong(value, self.expected)
 
 
-class Anything(Kind):
+class Anything(FieldType):
     """Any value."""
 
     types = (object, bool)
 
 
-class Unread(Kind):
+class Unread(FieldType):
     """A key that others of its type have, and that is ignored here."""
 
     def read(self, value: Any, at: Place) -> None:
@@ -231,7 +235,7 @@ class Unread(Kind):
 
 
 def read_fields(
-    content: object, table: Mapping[str, Kind], file: str, error: type[GgufToolsError] = ModelError
+    content: object, table: Mapping[str, FieldType], file: str, error: type[GgufToolsError] = ModelError
 ) -> dict[str, Any]:
     """Return the object of a JSON file, its known keys checked. Raises `error` for a value of another type."""
     if not isinstance(content, dict):

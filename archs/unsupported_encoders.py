@@ -1,13 +1,13 @@
 """Defaults of keys that an mmproj file lacks: one table, by projector type.
 
-Source: llama.cpp b11434, tools/mtmd (`clip_model_loader::load_hparams`). Each value is what llama.cpp computes with,
-unless a reason stands beside it: then llama.cpp refuses such a file, or takes what no published model has.
+Source: llama.cpp b11434, tools/mtmd (`clip_model_loader::load_hparams`). Each value is llama.cpp's,
+except those with a reason (`Because`): there llama.cpp refuses the file, or uses a value that no published model has.
 
-Limits of pixels that a file does have are followed, also where llama.cpp goes by a constant of its own (Qwen's kinds
-and GLM-4V: 8 to 4096 tokens; MiniMax: 8 to 576; Youtu: 62500; Kimi-VL: 1024; Muse Glimmer: 4096), because they say what
-the model's processor does. Four kinds go by their processor whether or not there is a key: Pixtral (up to `image_size`;
-llama.cpp: 8 to 1024 tokens), Gemma 4 (as many tokens as are asked for, 280 without; there 70 to 1120), LFM2 (64 to 256
-tokens, as there) and DeepSeek-OCR (tiles of 640 pixels, epsilon 1e-5, as there).
+If a file has limits of pixels, they apply, because they are those of the model's processor, even where llama.cpp uses a
+constant (Qwen's types and GLM-4V: 8 to 4096 tokens; MiniMax: 8 to 576; Youtu: 62500; Kimi-VL: 1024; Muse Glimmer:
+4096). Four types follow their processor, with or without a key: Pixtral (up to `image_size`; llama.cpp: 8 to 1024
+tokens), Gemma 4 (the requested number of tokens, by default 280; llama.cpp: 70 to 1120), LFM2 (64 to 256 tokens, as
+llama.cpp) and DeepSeek-OCR (tiles of 640 pixels, epsilon 1e-5, as llama.cpp).
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,8 +20,8 @@ from .encoder import NAME
 from .hparams.assumed import DEFAULT, Assumed
 
 MERGE, SCALE = "vision.spatial_merge_size", "vision.projector.scale_factor"
-FEWEST, MOST = "vision.image_min_pixels", "vision.image_max_pixels"
-LEAST_TILES, MOST_TILES = "vision.preproc_min_tiles", "vision.preproc_max_tiles"
+MIN_PIXELS, MAX_PIXELS = "vision.image_min_pixels", "vision.image_max_pixels"
+MIN_TILES, MAX_TILES = "vision.preproc_min_tiles", "vision.preproc_max_tiles"
 LONGEST, FEATURES = "vision.preproc_image_size", "vision.feature_layer"
 WINDOWS, HEADS_KV = "vision.n_wa_pattern", "vision.attention.head_count_kv"
 QWEN25O = "qwen2.5o"  # projector types of Qwen 2.5 Omni for images and audio in files of spring 2025
@@ -50,12 +50,12 @@ class Because:
     reason: str
 
 
-def _pixels(fewest: int, most: int, reason: str) -> dict[str, Any]:
-    return {FEWEST: Because(fewest, reason), MOST: Because(most, reason)}
+def _pixels(minimum: int, maximum: int, reason: str) -> dict[str, Any]:
+    return {MIN_PIXELS: Because(minimum, reason), MAX_PIXELS: Because(maximum, reason)}
 
 
-def _tokens(fewest: int, most: int) -> dict[str, Any]:
-    return {FEWEST: Tokens(fewest), MOST: Tokens(most)}
+def _tokens(minimum: int, maximum: int) -> dict[str, Any]:
+    return {MIN_PIXELS: Tokens(minimum), MAX_PIXELS: Tokens(maximum)}
 
 
 REFUSED = "llama.cpp refuses files without it; it is what published models have"
@@ -66,8 +66,8 @@ COMMON: dict[str, Any] = {HEADS_KV: SameAs("vision.attention.head_count")}
 AUDIO_EPS = "audio.attention.layer_norm_epsilon"
 SOUNDS: dict[str, dict[str, Any]] = {  # of Whisper's layers
     **{
-        kind: {AUDIO_EPS: Because(1e-5, REFUSED)}
-        for kind in (
+        encoder_type: {AUDIO_EPS: Because(1e-5, REFUSED)}
+        for encoder_type in (
             "qwen2a",
             QWEN25O,
             "qwen3a",
@@ -97,16 +97,16 @@ ABSENT: dict[str, dict[str, Any]] = {
     "dots_ocr": {SCALE: Because(2, REFUSED), **_pixels(56 * 56, 11_289_600, REFUSED)},
     "dots3note_v": {MERGE: Because(2, REFUSED), **_pixels(56 * 56, 11_289_600, REFUSED)},
     "hunyuanvl": {MERGE: 2, **_tokens(256, 16_384)},
-    "muse-glimmer": {MERGE: 2, MOST: Tokens(4096)},
-    "youtuvl": {MERGE: 2, MOST: Because(Tokens(9216), CONSTANT)},
-    "kimivl": {SCALE: Because(2, NO_FIT), MOST: Tokens(1024)},
-    "kimik25": {SCALE: Because(2, NO_FIT), MOST: Tokens(4096)},
+    "muse-glimmer": {MERGE: 2, MAX_PIXELS: Tokens(4096)},
+    "youtuvl": {MERGE: 2, MAX_PIXELS: Because(Tokens(9216), CONSTANT)},
+    "kimivl": {SCALE: Because(2, NO_FIT), MAX_PIXELS: Tokens(1024)},
+    "kimik25": {SCALE: Because(2, NO_FIT), MAX_PIXELS: Tokens(4096)},
     "nemotron_v2_vl": {
         SCALE: Because(2, NO_FIT),
-        LEAST_TILES: Because(1, "llama.cpp cuts nothing"),
-        MOST_TILES: Because(12, "llama.cpp cuts nothing"),
+        MIN_TILES: Because(1, "llama.cpp cuts nothing"),
+        MAX_TILES: Because(12, "llama.cpp cuts nothing"),
     },
-    "internvl": {SCALE: 1, LEAST_TILES: 1, MOST_TILES: 12},
+    "internvl": {SCALE: 1, MIN_TILES: 1, MAX_TILES: 12},
     "idefics3": {SCALE: 1, LONGEST: 0},
     "llama4": {SCALE: 1},
     "lfm2": {SCALE: 1},
@@ -118,8 +118,8 @@ ABSENT: dict[str, dict[str, Any]] = {
     "step3vl": {SCALE: 4, LONGEST: 3024},
     "pixtral": {MERGE: 1},
     "lightonocr": {MERGE: 1, LONGEST: SameAs("vision.image_size")},
-    "deepseekocr": {MERGE: 4, LEAST_TILES: 2, MOST_TILES: 9},
-    "deepseekocr2": {MERGE: 4, LEAST_TILES: 2, MOST_TILES: 6},
+    "deepseekocr": {MERGE: 4, MIN_TILES: 2, MAX_TILES: 9},
+    "deepseekocr2": {MERGE: 4, MIN_TILES: 2, MAX_TILES: 6},
     "resampler": {"minicpmv_version": 2},
     "mlp": {FEATURES: SameAs("vision.block_count", -1)},  # the last layer's output is not read
 }
@@ -135,8 +135,8 @@ SCALED = (
     "kimik25",
     "dots_ocr",
 )
-SAID_OF_TILES = "images are read in one size, not in tiles as LLaVA 1.6 cuts them"
-UNREAD = {"mlp": dict.fromkeys(("vision.image_grid_pinpoints", "vision.mm_patch_merge_type"), SAID_OF_TILES)}
+TILES_NOTE = "images are read in one size, not in tiles as LLaVA 1.6 cuts them"
+UNREAD = {"mlp": dict.fromkeys(("vision.image_grid_pinpoints", "vision.mm_patch_merge_type"), TILES_NOTE)}
 
 
 def projector_type(metadata: Mapping[str, Any], part: str) -> Any:
@@ -144,49 +144,49 @@ def projector_type(metadata: Mapping[str, Any], part: str) -> Any:
     return metadata.get(f"{NAME}.projector_type") or metadata.get(f"{NAME}.{part}.projector_type")
 
 
-def absent_value(kind: str, key: str, metadata: Mapping[str, Any]) -> Any:
-    """Return the default of a key (without "clip."); None for nothing. kind: the projector type."""
+def absent_value(encoder_type: str, key: str, metadata: Mapping[str, Any]) -> Any:
+    """Return the default of a key (without "clip."); None for nothing. encoder_type: the projector type."""
     own = SOUNDS if key.startswith("audio.") else ABSENT
-    rule = own.get(kind, {}).get(key, COMMON.get(key))
-    return _resolved(kind, rule.value if isinstance(rule, Because) else rule, metadata)
+    rule = own.get(encoder_type, {}).get(key, COMMON.get(key))
+    return _resolved(encoder_type, rule.value if isinstance(rule, Because) else rule, metadata)
 
 
-def merged_key(kind: str) -> str:
+def merged_key(encoder_type: str) -> str:
     """Return the key (without "clip.") of how many patches a side become a token, of types for images of any size or in
     tiles.
     """
-    return SCALE if kind in SCALED else MERGE
+    return SCALE if encoder_type in SCALED else MERGE
 
 
-def merged(kind: str, metadata: Mapping[str, Any]) -> int:
+def merged(encoder_type: str, metadata: Mapping[str, Any]) -> int:
     """Return how many patches a side become a token."""
-    key = merged_key(kind)
-    return int(_value(kind, key, metadata) or 1)
+    key = merged_key(encoder_type)
+    return int(_value(encoder_type, key, metadata) or 1)
 
 
-def _value(kind: str, key: str, metadata: Mapping[str, Any]) -> Any:
+def _value(encoder_type: str, key: str, metadata: Mapping[str, Any]) -> Any:
     stored = metadata.get(f"{NAME}.{key}")
-    return absent_value(kind, key, metadata) if stored is None else stored
+    return absent_value(encoder_type, key, metadata) if stored is None else stored
 
 
-def _resolved(kind: str, rule: Any, metadata: Mapping[str, Any]) -> Any:
+def _resolved(encoder_type: str, rule: Any, metadata: Mapping[str, Any]) -> Any:
     if isinstance(rule, SameAs):
-        value = _value(kind, rule.key, metadata)
+        value = _value(encoder_type, rule.key, metadata)
         return value if value is None else value + rule.more
     if isinstance(rule, Tokens):
         side = metadata.get(f"{NAME}.vision.patch_size")
-        return None if side is None else rule.count * (side * merged(kind, metadata)) ** 2
+        return None if side is None else rule.count * (side * merged(encoder_type, metadata)) ** 2
     return rule
 
 
 def assumed(metadata: Mapping[str, Any]) -> Iterator[Assumed]:
     """Return the defaults of keys that a file lacks and its encoders use."""
     for part in ("vision", "audio"):
-        kind = projector_type(metadata, part)
-        if not metadata.get(f"{NAME}.has_{part}_encoder") or not isinstance(kind, str):
+        encoder_type = projector_type(metadata, part)
+        if not metadata.get(f"{NAME}.has_{part}_encoder") or not isinstance(encoder_type, str):
             continue
-        for key, rule in (SOUNDS if part == "audio" else ABSENT).get(kind, {}).items():
-            value = absent_value(kind, key, metadata)
+        for key, rule in (SOUNDS if part == "audio" else ABSENT).get(encoder_type, {}).items():
+            value = absent_value(encoder_type, key, metadata)
             if f"{NAME}.{key}" not in metadata and value not in (None, ()):
                 doubtful = isinstance(rule, Because)
                 yield Assumed(f"{NAME}.{key}", value, f"absent: {rule.reason}" if doubtful else DEFAULT, doubtful)

@@ -58,10 +58,10 @@ class GgufType:
             scalars = ", ".join(name for name in known if name != "ARRAY")
             hint = f"types are {scalars}, and ARRAY/ before any of them"
             raise OptionError(f"{text!r} is not a type of values", hint=hint)
-        found = cls(ValueType[last])
+        gguf_type = cls(ValueType[last])
         for _ in arrays:
-            found = cls(ValueType.ARRAY, found)
-        return found
+            gguf_type = cls(ValueType.ARRAY, gguf_type)
+        return gguf_type
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,9 +233,9 @@ def numbers(data: Any, element: ValueType) -> NDArray[Any]:
     return given.astype(wanted)
 
 
-def _check_limits(least: Any, greatest: Any, wanted: np.dtype[Any]) -> None:
+def _check_limits(lowest: Any, highest: Any, wanted: np.dtype[Any]) -> None:
     limits = np.iinfo(wanted)
-    if int(least) < limits.min or int(greatest) > limits.max:
-        if least == greatest:
-            raise ValueError(f"{least} is not from {limits.min} to {limits.max}")
-        raise ValueError(f"items from {least} to {greatest}; {limits.min} to {limits.max} are allowed")
+    if int(lowest) < limits.min or int(highest) > limits.max:
+        if lowest == highest:
+            raise ValueError(f"{lowest} is not from {limits.min} to {limits.max}")
+        raise ValueError(f"items from {lowest} to {highest}; {limits.min} to {limits.max} are allowed")

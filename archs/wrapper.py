@@ -74,8 +74,8 @@ def columns(name: str) -> Callable[[Files], int]:
 def _side(files: Files, name: str, number: int) -> int:
     shape = files.shape(name)
     if len(shape) <= number:
-        said = f"has {name!r} of shape {shape}" if shape else f"has no {name!r}"
-        raise ModelError(f"the encoders' file {said}, by which config.json is found")
+        problem = f"has {name!r} of shape {shape}" if shape else f"has no {name!r}"
+        raise ModelError(f"the encoders' file {problem}, by which config.json is found")
     return shape[number]
 
 
@@ -101,30 +101,31 @@ def edge(which: str, name: str = "vision.image_size") -> Callable[[Files], dict[
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A class of checkpoints whose encoders are in one file and whose text model is in another.
+    """A multimodal class that a text model's file and an encoders' file can be exported to.
 
     hf_class, model_type: of config.json.
-    texts: GGUF names of the text models' files that stand beside these encoders; none: any that can be exported.
-    fits: a test of the files, where several classes have encoders of one kind.
-    text_names, encoder_names: beginnings of tensors' names, as the text model's checkpoint or the `Encoder` has them →
-        what they are in this one; the first that fits counts.
-    unused: globs of source names of the `Encoder` that are other spellings than this class has.
-    of_text: globs of GGUF names that are the text model's own tensors, given to the encoders once more.
-    optional: globs of GGUF names outside of layers, without suffix, that files of this class may lack; needed: names of
-        those that no rule of the `Encoder` names alone. layers_alike: all layers have the same tensors.
-    biased: GGUF names outside of layers whose bias the class always has.
-    config: paths in config.json → what stands there, or a function of both files (None leaves it out), beside what the
-        keys of the `Encoder` say. A path may begin with "text.", "vision.", "audio.".
-    tokens: paths in config.json → the texts of tokens whose numbers stand there; the first the vocabulary must have.
-    text_in: where config.json has the text model's part; "": in itself.
-    inside, inside_type: the key of config.json that has the parts, where they are not in it itself, and its model type.
-    processor, image_processor, feature_extractor: the classes in the preprocessor's file; preprocessor: what else it
-        says, as in `config`.
-    made: tensors that the class has and no output depends on, which files lack.
-    of_text_changed: what is otherwise in the text model's tensors than in a checkpoint of it alone.
-    positions: of images of one size, how many learned positions there are beside those of the patches.
-    read_otherwise: transformers' class takes the config's keys under other names: what it fills in is not compared.
-    tokenizer: what the processor asks the tokenizer for, by its name → the token.
+    texts: GGUF names of the text models that this class can have; empty: any that can be exported.
+    fits: a test of both files, if several classes have encoders of the same type.
+    text_names, encoder_names: prefixes of tensor names in the text model's checkpoint, or in the `Encoder` → in this
+        class; the first match counts.
+    unused: globs of the `Encoder`'s source names that this class spells differently.
+    of_text: globs of GGUF names of text tensors that are stored a second time among the encoders.
+    optional: globs of GGUF names outside of layers, without suffix, that files of this class may lack. needed: names
+        that must be present, though no rule of the `Encoder` has them. layers_alike: all layers have the same tensors.
+    biased: GGUF names outside of layers that always have a bias.
+    config: paths in config.json → the value, or a function of both files (None omits the key), in addition to what the
+        `Encoder`'s keys give. Paths may begin with "text.", "vision.", "audio.".
+    tokens: paths in config.json → the texts of the tokens whose ids they hold; the vocabulary must have the first one.
+    text_in: where config.json has the text model's config; "": on the top level.
+    inside, inside_type: the key of config.json that holds the parts, if they are not on the top level, and its model
+        type.
+    processor, image_processor, feature_extractor: classes in the preprocessor's file. preprocessor: its other keys, as
+        `config`.
+    made: tensors that the class has, files lack, and no output depends on.
+    of_text_changed: changes the text model's tensors where they differ from those of a text checkpoint.
+    positions: how many learned positions there are besides those of the patches, for encoders with one image size.
+    read_otherwise: transformers' class renames config keys, so its filled-in config is not compared.
+    tokenizer: names of tokens that the processor reads from the tokenizer's config → the tokens.
     """
 
     hf_class: str

@@ -22,7 +22,7 @@ import numpy as np
 import gguftools
 from gguftools.measurement.perplexity import perplexity
 from quants import from_array
-from runtime.evaluation.perplexity import perplexity as score
+from runtime.evaluation.perplexity import perplexities, windows
 from runtime.kernels import int16
 from runtime.kernels.blas import one_thread
 from runtime.products import integer_product
@@ -124,12 +124,11 @@ def main() -> None:
         their_speed = our_speed = compiling = 0.0
         for _ in range(options.rounds):
             start = time.perf_counter()
-            theirs = score(
-                tokens,
+            theirs, _ = perplexities(
+                [tokens],
                 reference.forward,
-                N_CTX,
+                [windows(len(tokens), N_CTX, chunks=options.chunks)],
                 bos=reference.bos,
-                chunks=options.chunks,
                 batch=BATCH,
                 threads=options.threads,
             )

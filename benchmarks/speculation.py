@@ -36,7 +36,7 @@ from runtime.generation import Generation
 from runtime.model import Model
 from runtime.sampling.parameters import Sampling
 from runtime.speculation.decoding import Counts
-from runtime.speculation.parameters import MOST_BY_LOOKUP, Drafting
+from runtime.speculation.parameters import MAX_BY_LOOKUP, Drafting
 
 PASSAGE, BEGUN = 160, 24  # tokens
 
@@ -88,7 +88,7 @@ def compare(model: gguftools.Model, draft: gguftools.Model, prompt: list[int], o
     nets = [each.running(options.threads) for each in (model, draft)]
     timed, found = [], {name: list[tuple[float, float, float, bool]]() for name in ways}
     for _ in range(options.rounds):
-        alone, (costs,) = timed_costs(nets[0], nets[1:], prompt, MOST_BY_LOOKUP, len(prompt))
+        alone, (costs,) = timed_costs(nets[0], nets[1:], prompt, MAX_BY_LOOKUP, len(prompt))
         timed.append((alone, costs))
         for name, how in ways.items():
             plain, one = spoken(model, prompt, options), spoken(model, prompt, options, **how)

@@ -36,9 +36,10 @@ import gguftools  # noqa: E402
 from gguftools.__main__ import build_app  # noqa: E402
 from gguftools.cli.calls import arities  # noqa: E402
 from gguftools.cli.elsewhere import FIRST, LAST, PROGRAMS, meaning  # noqa: E402
+from gguftools.cli.exclusions import EXCLUSIONS, NEEDS, exclusions, flag  # noqa: E402
 from gguftools.cli.help import by_group, by_panel, shown_spellings  # noqa: E402
 from gguftools.cli.options import MODEL_SPELLINGS  # noqa: E402
-from gguftools.cli.usage import ALIASES, APART, NEEDS, flag  # noqa: E402
+from gguftools.cli.usage import ALIASES  # noqa: E402
 from gguftools.inspection import catalogue  # noqa: E402
 from quants import Format  # noqa: E402
 from quants.dialects import readings  # noqa: E402
@@ -141,8 +142,8 @@ def options() -> str:
 
 def contradictions() -> str:
     rows = []
-    for command, entries in APART.items():
-        for one, others, why in entries:
+    for command in EXCLUSIONS:
+        for one, others, why in exclusions(COMMANDS[command]) if command else EXCLUSIONS[command]:
             names = ", ".join(f"`{flag(each)}`" for each in others.removeprefix("*").split())
             whom = f"all but {names}" if others.startswith("*") else names
             rows.append((f"`{command}`" if command else "all", f"`{flag(one)}`", whom, why))

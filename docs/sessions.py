@@ -2,6 +2,7 @@
 
 A page's ```console blocks are run from top to bottom in one folder with the examples. `filled` writes what each command
 prints on standard output under it; a long output is cut. Lines that measure the machine (speeds, times) are left out.
+A block with a title is a file of that name. A command with `^C` under it is interrupted at its first progress.
 """
 
 from __future__ import annotations
@@ -18,24 +19,45 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r'^```(console|\w+ title="[\w.-]+")\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 COLUMNS = 100
 PICTURE_COLUMNS = 118
 MAX_LINES = 18  # of one command's output on a page
 CUT = "…"
 SPEED = re.compile(r"^[\d.]+ (s|min)\b.*\n|, [\d.,]+ tokens/s .*|^.* measured in [\d.]+ s.*\n", re.MULTILINE)
+NOTES = re.compile(r"^(?:resumed:|finished work) .*\n", re.MULTILINE)  # on standard error, and shown
+INTERRUPTED = """
+import os, signal, sys
+from contextlib import contextmanager
+from gguftools.cli import ui
+from gguftools.__main__ import main
+
+bar = ui.bytes_progress
+
+@contextmanager
+def stopping(title):
+    with bar(title) as progress:
+        def stop(done, total, item):
+            progress(done, total, item)
+            if done:
+                os.kill(os.getpid(), signal.SIGINT)
+        yield stop
+
+ui.bytes_progress = stopping
+sys.argv = {arguments!r}
+main()
+"""
+STOPPED = 130  # exit code
 OTHER_PROGRAMS = ("make ", "pip ", "pipx ", "uv ", "git ", "cd ")
 
 
-def commands(session: str) -> Iterator[tuple[str, str]]:
-    """(the lines as they stand, the command) of all that a block shows typed after `$ `."""
-    lines = iter(session.splitlines())
-    for line in lines:
-        if line.startswith("$ "):
-            shown = [line]
-            while shown[-1].endswith("\\"):
-                shown.append(next(lines))
-            yield "\n".join(shown), "\n".join(shown)[2:].replace("\\\n", " ")
+def commands(session: str) -> Iterator[tuple[str, str, list[str]]]:
+    """(the lines as they stand, the command, the lines under it) of all that a block shows typed after `$ `."""
+    for part in re.split(r"^(?=\$ )", session, flags=re.MULTILINE)[1:]:
+        lines = part.splitlines()
+        count = next(n for n, line in enumerate(lines, 1) if not line.endswith("\\"))
+        typed = "\n".join(lines[:count])
+        yield typed, typed[2:].replace("\\\n", " "), lines[count:]
 
 
 def is_ours(command: str) -> bool:
@@ -55,17 +77,27 @@ def folder_with_examples(folder: Path) -> None:
     (folder / "examples").symlink_to(ROOT / "examples", target_is_directory=True)
 
 
-def run(command: str, folder: Path) -> str:
+def is_interrupted(output: Sequence[str]) -> bool:
+    return output[:1] == ["^C"]
+
+
+def printed(stdout: str, stderr: str, folder: Path) -> str:
+    """What a page shows of what a command printed in a folder."""
+    return "".join(NOTES.findall(stderr)) + stdout.replace(f"{folder}/", "")
+
+
+def run(command: str, folder: Path, interrupted: bool = False) -> str:
     words = shlex.split(command, comments=True)
-    if words[0] != "gguftools":
+    if words[0] not in ("gguftools", "python"):
         sys.exit(f"a page shows {command!r}, which is no call of gguftools")
     environment = {**os.environ, "COLUMNS": str(COLUMNS), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "gguftools", *words[1:]], cwd=folder, env=environment, capture_output=True, text=True
-    )
-    if done.returncode:
+    arguments = words[1:] if words[0] == "python" else ["-m", *words]
+    if interrupted:
+        arguments = ["-c", INTERRUPTED.format(arguments=words)]
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode != STOPPED * interrupted:
         sys.exit(f"{command}: exit code {done.returncode}: {done.stderr}")
-    return done.stdout.replace(f"{folder}/", "")
+    return "^C\n" * interrupted + printed(done.stdout, done.stderr, folder)
 
 
 def filled(page: str) -> str:
@@ -75,13 +107,21 @@ def filled(page: str) -> str:
         folder_with_examples(folder)
 
         def block(match: re.Match[str]) -> str:
+            if file := file_of(match[1]):
+                (folder / file).write_text(match[2], encoding="utf-8")
+                return match[0]
             parts = [
-                f"{lines}\n{shown(run(command, folder)) if is_ours(command) else ''}"
-                for lines, command in commands(match[1])
+                f"{lines}\n{shown(run(command, folder, is_interrupted(output))) if is_ours(command) else ''}"
+                for lines, command, output in commands(match[2])
             ]
             return f"```console\n{''.join(parts)}```"
 
         return BLOCK.sub(block, page)
+
+
+def file_of(language: str) -> str:
+    """The name of the file that a block of this language is; none of other blocks."""
+    return language.partition('title="')[2].rstrip('"')
 
 
 def on_terminal(command: str, folder: Path) -> str:

@@ -19,12 +19,12 @@ def as_path(given: PathLike, what: str) -> Path:
     return Path(given)
 
 
-def as_count(given: Any, what: str, least: float = -math.inf) -> int:
+def as_count(given: Any, what: str, minimum: float = -math.inf) -> int:
     """Return a whole number that is not too small. Raises OptionError, naming `what`."""
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise wrong(what, given, "a whole number")
-    if given < least:
-        raise OptionError(f"{what} is {given}; {least} or more is expected")
+    if given < minimum:
+        raise OptionError(f"{what} is {given}; {minimum} or more is expected")
     return int(given)
 
 

@@ -23,31 +23,31 @@ SERVE = "from quants.compilation import serve; serve()"
 
 @dataclass(frozen=True)
 class Codec:
-    """A kernel to compile for a format. kind: "encode", "weighted" (with importance weights), "decode" or
+    """A kernel to compile for a format. operation: "encode", "weighted" (with importance weights), "decode" or
     "deviation".
     """
 
     format: str
-    kind: str
+    operation: str
 
     def run(self) -> None:
         """Run the kernel once on a block, which compiles it or loads it."""
         form = format_named(self.format)
-        if self.kind == "deviation":
+        if self.operation == "deviation":
             from .kernels.deviation import deviation
 
             deviation(np.zeros(1, np.float32), np.zeros(1, np.float32))
-        elif self.kind == "decode":
+        elif self.operation == "decode":
             form.load_codec().decode(form, np.zeros((1, form.block_bytes), np.uint8))
         else:
             values = np.linspace(-1, 1, form.block_size, dtype=np.float32)[None]
-            form.encode(values, np.ones(form.block_size, np.float32) if self.kind == "weighted" else None)
+            form.encode(values, np.ones(form.block_size, np.float32) if self.operation == "weighted" else None)
 
     @property
     def kernel(self) -> Any:
         """Return the numba function; None if it is unknown."""
         kernels = getattr(format_named(self.format).load_codec(), "KERNELS", {})
-        return getattr(kernels.get(self.format), self.kind, None)
+        return getattr(kernels.get(self.format), self.operation, None)
 
     @property
     def is_cached(self) -> bool:
@@ -66,9 +66,9 @@ class Codec:
     @property
     def cost(self) -> int:
         """Return the relative compile time."""
-        if self.kind in ("decode", "deviation"):
+        if self.operation in ("decode", "deviation"):
             return 0
-        return 2 * format_named(self.format).compile_cost + (self.kind == "weighted")
+        return 2 * format_named(self.format).compile_cost + (self.operation == "weighted")
 
 
 def compile_codecs(
@@ -189,7 +189,7 @@ def _help(work: _Work) -> None:
         assert helper.stdout
         work.start(helper)
         while helper.stdout.readline() and (codec := work.give(helper)):
-            helper.stdin.write(f"{codec.format} {codec.kind}\n")
+            helper.stdin.write(f"{codec.format} {codec.operation}\n")
             helper.stdin.flush()
         helper.kill()  # what it compiled is in the cache; an orderly exit takes long
 

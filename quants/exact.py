@@ -65,8 +65,8 @@ def exact_blocks(form: Format, values: Floats, rounded_to: Format | None = None)
 
 def formats_that_fit(width: int) -> list[Format]:
     """Return the formats of EXACT that fit rows of this width, the smallest first; of equal size the simpler first."""
-    found = [form for form in map(format_named, EXACT) if width % form.block_size == 0]
-    return sorted(found, key=lambda form: form.bits_per_weight)
+    formats = [form for form in map(format_named, EXACT) if width % form.block_size == 0]
+    return sorted(formats, key=lambda form: form.bits_per_weight)
 
 
 def _room(size: int) -> NDArray[np.int64]:
@@ -111,19 +111,19 @@ def _tq1_0(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
 def _offset(top: int, wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
     bits, size = wanted.bits, wanted.size
     scales, lows = np.empty(len(blocks), np.float32), np.empty(len(blocks), np.float32)
-    found = np.empty(len(bits), np.int8)
-    units.fit_offset(bits, size, top, _room(size), scales, lows, found)
+    codes = np.empty(len(bits), np.int8)
+    units.fit_offset(bits, size, top, _room(size), scales, lows, codes)
     blocks["d"], blocks["m"] = scales, lows
-    return found.view(np.uint8).reshape(-1, size)
+    return codes.view(np.uint8).reshape(-1, size)
 
 
 def _mxfp4(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
     bits, size = wanted.bits, wanted.size
-    exponents, found = np.empty(len(blocks), np.int32), np.empty(len(bits), np.int8)
-    units.fit_powers(bits, size, _room(size), exponents, found)
+    exponents, doubled = np.empty(len(blocks), np.int32), np.empty(len(bits), np.int8)
+    units.fit_powers(bits, size, _room(size), exponents, doubled)
     exponents += 128  # a code of 1 is half of what the block's exponent stands for
     blocks["e"] = np.where((exponents > 0) & (exponents < 255), exponents, 0)
-    codes = E2M1_CODES[np.abs(found)] | np.where(found < 0, np.uint8(8), np.uint8(0))
+    codes = E2M1_CODES[np.abs(doubled)] | np.where(doubled < 0, np.uint8(8), np.uint8(0))
     chosen: Chosen = codes.reshape(-1, size)
     return chosen
 
@@ -161,8 +161,8 @@ def _offset_sub_blocks(
     small, minima = np.empty(count * len(blocks), np.int8), np.empty(count * len(blocks), np.int8)
     units.fit_offset_sub_blocks(bits, size, high, top, _room(256), scales, small, minima, codes)
     blocks["d"] = blocks["dmin"] = scales
-    found = small.reshape(-1, count), minima.reshape(-1, count), codes.reshape(-1, 256)
-    return found[0].view(np.uint8), found[1].view(np.uint8), found[2].view(np.uint8)
+    chosen = small.reshape(-1, count), minima.reshape(-1, count), codes.reshape(-1, 256)
+    return chosen[0].view(np.uint8), chosen[1].view(np.uint8), chosen[2].view(np.uint8)
 
 
 def _q2_k(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:

@@ -37,8 +37,8 @@ def upper_factor(hessian: Floats | Doubles, damping: float) -> Floats:
     diagonal = work.diagonal().copy()
     seen = diagonal > 0
     typical = float(np.median(diagonal[seen])) if seen.any() else 1.0
-    least = 1e-7 * diagonal.max(initial=0.0)  # keeps nearly dependent columns apart
-    work[np.diag_indices_from(work)] += damping * typical + least + np.where(seen, 0.0, typical)
+    minimum = 1e-7 * diagonal.max(initial=0.0)  # keeps nearly dependent columns apart
+    work[np.diag_indices_from(work)] += damping * typical + minimum + np.where(seen, 0.0, typical)
     # Reverse the columns, take the lower factor and reverse it back: that gives the upper factor without inverting H.
     upper = np.asarray(np.linalg.cholesky(work[::-1, ::-1]), np.float64)[::-1, ::-1]
     return np.ascontiguousarray(_inverse_of_upper(upper), np.float32)
@@ -50,11 +50,11 @@ def _inverse_of_upper(upper: Doubles) -> Doubles:
     if size <= INVERTED_AT_ONCE:
         return np.triu(np.linalg.inv(upper))
     half = size // 2
-    found = np.zeros_like(upper)
-    found[:half, :half] = _inverse_of_upper(upper[:half, :half])
-    found[half:, half:] = _inverse_of_upper(upper[half:, half:])
-    found[:half, half:] = -found[:half, :half] @ upper[:half, half:] @ found[half:, half:]
-    return found
+    inverse = np.zeros_like(upper)
+    inverse[:half, :half] = _inverse_of_upper(upper[:half, :half])
+    inverse[half:, half:] = _inverse_of_upper(upper[half:, half:])
+    inverse[:half, half:] = -inverse[:half, :half] @ upper[:half, half:] @ inverse[half:, half:]
+    return inverse
 
 
 def encode_with_feedback(form: Format, rows: Floats, factor: Floats, weights: Floats) -> NDArray[np.uint8]:

@@ -66,11 +66,11 @@ def _within_steps(upper: Floats, size: int) -> Floats:
     """Return the part of an upper triangle within each step, with 1 / its diagonal last in each row: (steps, STEP,
     LANES).
     """
-    found = np.zeros((size // STEP, STEP, LANES), np.float32)
+    steps = np.zeros((size // STEP, STEP, LANES), np.float32)
     for i, start in enumerate(range(0, size, STEP)):
-        found[i, :, :STEP] = upper[start : start + STEP, start : start + STEP]
-    found[:, :, -1] = 1 / upper.diagonal()[:size].reshape(-1, STEP)
-    return found
+        steps[i, :, :STEP] = upper[start : start + STEP, start : start + STEP]
+    steps[:, :, -1] = 1 / upper.diagonal()[:size].reshape(-1, STEP)
+    return steps
 
 
 def meanings(form: Format, points: Points, blocks: Bytes) -> Floats:

@@ -44,7 +44,7 @@ class Tried(NamedTuple):
 def with_scales_near(blocks: Bytes, groups: int, moves: Sequence[tuple[Scale | None, Sequence[int]]]) -> Tried:
     """Return blocks (n, bytes) with other scales. moves: by how many distances (`Scale.apart`) a number is moved."""
     moves = [(scale, each) for scale, each in moves if scale is not None]
-    count, first, found = 1 + sum(len(each) for _, each in moves), 1, []
+    count, first, tried = 1 + sum(len(each) for _, each in moves), 1, []
     copies = np.tile(blocks, (count, 1))
     for scale, each in moves:
         assert scale is not None
@@ -53,5 +53,5 @@ def with_scales_near(blocks: Bytes, groups: int, moves: Sequence[tuple[Scale | N
         numbers[first : first + len(each)] = np.clip(moved, 0, (1 << scale.bits) - 1)
         first += len(each)
         put_parts(scale.parts, copies, numbers.reshape(-1, groups))
-        found.append((scale, numbers))
-    return Tried(copies.reshape(count, *blocks.shape), found)
+        tried.append((scale, numbers))
+    return Tried(copies.reshape(count, *blocks.shape), tried)

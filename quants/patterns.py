@@ -32,12 +32,12 @@ LOOK_AROUND, BACK_REFERENCE = "look-around", "a back-reference"
 
 
 class Node(NamedTuple):
-    """A part of an expression. kind: char, assert, all (a sequence), any (alternatives), repeat, other.
+    """A part of an expression. type: char, assert, all (a sequence), any (alternatives), repeat, other.
 
     text: of one character or an assertion; for others the part's name. low, high: of a repeat; high None: no end.
     """
 
-    kind: str
+    type: str
     text: str = ""
     inner: tuple["Node", ...] = ()
     low: int = 0
@@ -212,25 +212,25 @@ class _Reader:
 
 def _single(node: Node) -> bool:
     """Return whether a node matches a single character."""
-    while node.kind == "all" and len(node.inner) == 1:
+    while node.type == "all" and len(node.inner) == 1:
         node = node.inner[0]
-    return node.kind == "char"
+    return node.type == "char"
 
 
 def _is_anchored(tree: Node) -> bool:
-    while tree.kind == "all" and tree.inner:
+    while tree.type == "all" and tree.inner:
         tree = tree.inner[0]
-    return tree.kind == "assert" and tree.text in ("^", r"\A")
+    return tree.type == "assert" and tree.text in ("^", r"\A")
 
 
 def _cost(node: Node) -> Cost:
     """Return how much `re` may backtrack to a node, or within it."""
-    if node.kind == "repeat":
+    if node.type == "repeat":
         return _repeat_cost(node)
     costs = [_cost(each) for each in node.inner]
     total = costs[0] if costs else Cost(1, 0)
     for each in costs[1:]:
-        total = total.plus(each) if node.kind == "any" else total.times(each)
+        total = total.plus(each) if node.type == "any" else total.times(each)
     return total
 
 
@@ -263,12 +263,12 @@ class State(NamedTuple):
 
 
 def _states(pattern: Pattern) -> list[State]:
-    found = list[State]()
+    states = list[State]()
     for test, takes, steps in _compiled(pattern.tree, pattern):
-        if len(found) >= MAX_STATES:
+        if len(states) >= MAX_STATES:
             raise OptionError(f"{pattern.what} may take too long to match: it has over {MAX_STATES:,} states", _HINT)
-        found.append(State(test, takes, tuple(len(found) + step for step in steps)))
-    return [*found, State(None, False, ())]
+        states.append(State(test, takes, tuple(len(states) + step for step in steps)))
+    return [*states, State(None, False, ())]
 
 
 Step = tuple[Callable[[str, int], Any] | None, bool, tuple[int, ...]]  # as State, nexts counted from itself
@@ -276,14 +276,14 @@ Step = tuple[Callable[[str, int], Any] | None, bool, tuple[int, ...]]  # as Stat
 
 def _compiled(node: Node, pattern: Pattern) -> Iterator[Step]:
     """Yield the states of a node; the state after the last one continues."""
-    if node.kind in ("char", "assert"):
-        yield re.compile(node.text, pattern.compiled.flags & FLAGS).match, node.kind == "char", (1,)
-    elif node.kind == "all":
+    if node.type in ("char", "assert"):
+        yield re.compile(node.text, pattern.compiled.flags & FLAGS).match, node.type == "char", (1,)
+    elif node.type == "all":
         for each in node.inner:
             yield from _compiled(each, pattern)
-    elif node.kind == "any":
+    elif node.type == "any":
         yield from _compiled_choice([_bounded(each, pattern) for each in node.inner])
-    elif node.kind == "repeat":
+    elif node.type == "repeat":
         yield from _compiled_repeat(node, pattern)
     else:
         problem = f"{pattern.what} may take too long to match: it has {node.text} beside repeats or choices"

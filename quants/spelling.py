@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-MOST_CHARACTERS = 200  # comparing takes time in the product of both lengths
+MAX_CHARACTERS = 200  # comparing takes time in the product of both lengths
 
 
 def nearest(word: str, known: Iterable[str], count: int = 3, cutoff: float = 0.6) -> list[str]:
@@ -32,7 +32,7 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None, 
 
 
 def _fold(word: str) -> str:
-    return re.sub(r"[-_. ]", "", word[:MOST_CHARACTERS]).casefold()
+    return re.sub(r"[-_. ]", "", word[:MAX_CHARACTERS]).casefold()
 
 
 def quote(value: Any) -> str:

@@ -180,15 +180,15 @@ def readable(tensor: Tensor) -> Tensor:
     """
     if not tensor.format.dialect or not tensor.format.has_codec:
         return tensor
-    found = restated(tensor)
-    form = found.format
+    plain = restated(tensor)
+    form = plain.format
     if not form.dialect:
-        return found
+        return plain
 
     def read(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
         return form.decode(raw).view(np.uint8)
 
-    return replace(found, format=format_named("F32"), read=_by_groups(found, read))
+    return replace(plain, format=format_named("F32"), read=_by_groups(plain, read))
 
 
 def all_readable(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -204,7 +204,7 @@ def _by_groups(tensor: Tensor, read: ReadGroups) -> ReadRows:
 
     def rows(start: int, stop: int) -> NDArray[np.uint8]:
         low, high = start // together * together, -(-stop // together) * together
-        found = read(np.ascontiguousarray(tensor.raw(low, high)))
-        return found[start - low : stop - low]
+        group_rows = read(np.ascontiguousarray(tensor.raw(low, high)))
+        return group_rows[start - low : stop - low]
 
     return rows

@@ -62,12 +62,12 @@ class Batch:
         start, caches = time.perf_counter(), [cache for _, cache in waiting.values()]
         seen = [cache.length for cache in caches]
         try:
-            found = generation.model.forward_together([[token] for token, _ in waiting.values()], caches)
+            results = generation.model.forward_together([[token] for token, _ in waiting.values()], caches)
         except BaseException:
             _recover([each for each in waiting if each is not generation], caches, seen)
             raise
         seconds = time.perf_counter() - start
-        for each, logits in zip(waiting, found, strict=True):
+        for each, logits in zip(waiting, results, strict=True):
             each.give(logits, seconds)
         for each in waiting:
             if each is not generation:

@@ -52,13 +52,13 @@ def beam_search(generation: Generation, options: BeamOptions) -> list[Beam]:
     generation: of the prompt, not begun; its sampler says what may come (biases, masks, grammar), and no draws are
     made. Raises OptionError where nothing limits the texts, and as `Generation` does.
     """
-    most = generation.most if generation.most is not None else generation.room
-    if most is None:
+    max_tokens = generation.max_tokens if generation.max_tokens is not None else generation.room
+    if max_tokens is None:
         raise OptionError("nothing says how long the text may be", "give max_tokens")
     sampler = greedy(generation.sampler)
     cache, logits = generation.read_prompt()
     running, caches, ended = [Beam(state=sampler.state)], [cache], list[Beam]()
-    for step in range(most):
+    for step in range(max_tokens):
         chosen, done = _next(
             running, logits, sampler, options.width, known_tokens(generation.model, generation.tokenizer)
         )
@@ -67,7 +67,7 @@ def beam_search(generation: Generation, options: BeamOptions) -> list[Beam]:
         if not running or _is_done(running, ended, options):
             running = [] if len(ended) >= options.width else running
             break
-        if step + 1 < most:
+        if step + 1 < max_tokens:
             caches = _caches(caches, [parent for _, parent in chosen])
             logits = _forward(generation, running, caches)
     return sorted([*ended, *running], key=lambda each: -each.score(options.length_penalty))[: options.width]
@@ -89,11 +89,11 @@ def _next(
     """The beams that go on, each with the number of the one that it goes on from; and texts that end now."""
     candidates: list[tuple[float, int, int]] = []
     for number, (beam, row) in enumerate(zip(running, logits, strict=True)):
-        found = sampler.probabilities(row[:vocabulary], beam.state)
-        best = np.argsort(-found.p, kind="stable")[: 2 * width]
-        logs = beam.logprob + np.log(found.p[best])
+        distribution = sampler.probabilities(row[:vocabulary], beam.state)
+        best = np.argsort(-distribution.p, kind="stable")[: 2 * width]
+        logs = beam.logprob + np.log(distribution.p[best])
         candidates += [
-            (-log, number, token) for log, token in zip(logs.tolist(), found.ids[best].tolist(), strict=True)
+            (-log, number, token) for log, token in zip(logs.tolist(), distribution.ids[best].tolist(), strict=True)
         ]
     candidates.sort()
     going: list[tuple[Beam, int]] = []
@@ -129,11 +129,11 @@ def _is_done(running: Sequence[Beam], ended: Sequence[Beam], options: BeamOption
 def _caches(caches: Sequence[KVCache], parents: Sequence[int]) -> list[KVCache]:
     """A cache for each beam: that of its parent, or a copy where another beam has it."""
     left = list(parents)
-    found = []
+    copies = []
     for parent in parents:
         left.remove(parent)
-        found.append(caches[parent].copy() if parent in left else caches[parent])
-    return found
+        copies.append(caches[parent].copy() if parent in left else caches[parent])
+    return copies
 
 
 def _forward(generation: Generation, running: Sequence[Beam], caches: Sequence[KVCache]) -> Floats:

@@ -71,7 +71,7 @@ class Branches:
         """Return for each tree: the trunk's rows; its branches' (branches, longest), padded with their last; which are
         not padding.
         """
-        found = []
+        parts = []
         for start, tree in zip(self.starts, self.trees, strict=True):
             lengths = [len(branch) for branch in tree.branches if len(branch)]
             ends = start + len(tree.trunk) + np.cumsum(lengths)
@@ -79,8 +79,8 @@ class Branches:
             rows = [np.minimum(end - length + columns, end - 1) for end, length in zip(ends, lengths, strict=True)]
             own = np.array(rows, np.intp).reshape(len(lengths), len(columns))
             real = np.flatnonzero(columns < np.array(lengths, np.intp)[:, None])
-            found.append((slice(start, start + len(tree.trunk)), own, real))
-        return found
+            parts.append((slice(start, start + len(tree.trunk)), own, real))
+        return parts
 
     def attend(self, attend: Attend, q: Floats, k: Floats, v: Floats) -> Floats:
         """Return attention within every text: float32 (tokens, heads * width)."""

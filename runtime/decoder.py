@@ -10,10 +10,10 @@ from .arrays import Floats
 from .graph import layers
 from .graph.attention import attention as write_attention
 from .graph.builder import Builder, Graph
+from .graph.executors import run
 from .graph.indexer import shared_keys as write_keys
 from .graph.net import net as write_net
 from .graph.operations import Input
-from .graph.executors import run
 from .graph.text import Hook
 from .layer import ForwardContext, Layer, Network
 

@@ -48,12 +48,12 @@ def encoder_alone(keys: Keys, layers: Mapping[str, Layer]) -> EncoderDecoder | N
 
 
 def _both(keys: Keys, layers: Mapping[str, Layer], decoding: int) -> EncoderDecoder:
-    count, said = int(keys.need("block_count")), keys.get("hidden_activation")
+    count, activation = int(keys.need("block_count")), keys.get("hidden_activation")
     return EncoderDecoder(
         encoder=tuple(layers[f"enc.blk.{i}."] for i in range(count)),
         decoder=tuple(layers[f"dec.blk.{i}."] for i in range(decoding)),
         farthest=int(keys.get("attention.relative_max_distance")),
-        activations=(ACTIVATIONS[said], ACTIVATIONS[said]) if said else ("relu", "gelu_tanh"),
+        activations=(ACTIVATIONS[activation], ACTIVATIONS[activation]) if activation else ("relu", "gelu_tanh"),
     )
 
 

@@ -9,7 +9,7 @@ from quants.errors import ModelError
 
 from . import ops
 from .arrays import Floats
-from .kernels.rows import add_rows
+from .kernels.sums import add_rows
 from .kernels.threads import share_out
 from .layer import ForwardContext, Layer
 from .products.matmul import Inputs
@@ -18,10 +18,10 @@ Chosen = NDArray[np.intp]  # numbers of experts, (tokens, used)
 Choice = tuple[Chosen, Floats]
 
 ADDED = 1 << 16  # numbers for which a thread pays off
-LEAST_SUM = np.float32(1e-20)  # of weights that are rescaled, as in DeepSeek, against a division by zero
+MIN_SUM = np.float32(1e-20)  # of weights that are rescaled, as in DeepSeek, against a division by zero
 
 
-def add_experts(forward: ForwardContext, layer: Layer, latent: Floats, choice: Choice, kind: str) -> Floats:
+def add_experts(forward: ForwardContext, layer: Layer, latent: Floats, choice: Choice, suffix: str) -> Floats:
     """Return the weighted sum of the outputs of each token's chosen experts for latent (tokens, width)."""
     chosen, weights = choice
     out, weigh_expert = np.zeros_like(latent), forward.block.weigh_expert
@@ -29,17 +29,17 @@ def add_experts(forward: ForwardContext, layer: Layer, latent: Floats, choice: C
     ids, begins = np.unique(chosen.reshape(-1)[order], return_index=True)
     for expert, places in zip(ids, np.split(order, begins[1:]), strict=True):
         tokens = places // chosen.shape[1]
-        net = partial(_expert, forward, layer, kind, int(expert))
+        net = partial(_expert, forward, layer, suffix, int(expert))
         made = weigh_expert(net, latent[tokens], weights.reshape(-1)[places, None])
-        if forward.observe_experts and kind == "exps":
+        if forward.observe_experts and suffix == "exps":
             forward.observe_experts(layer.index, int(expert), made)
         share_out(partial(add_rows, out, tokens, made), len(tokens), ADDED // out.shape[1] + 1, forward.threads)
     return out
 
 
-def _expert(forward: ForwardContext, layer: Layer, kind: str, expert: int, x: Floats) -> Floats:
+def _expert(forward: ForwardContext, layer: Layer, suffix: str, expert: int, x: Floats) -> Floats:
     def project(name: str, values: Floats | Inputs) -> Floats:
-        return forward.project_expert(layer, f"ffn_{name}_{kind}", values, expert)
+        return forward.project_expert(layer, f"ffn_{name}_{suffix}", values, expert)
 
     activation, limit = forward.hparams.activation, forward.hparams.activation_limit
     gated_within = ops.gated_of_clamped if forward.block.clamps_gate_first else ops.gated_within
@@ -52,8 +52,8 @@ def _expert(forward: ForwardContext, layer: Layer, kind: str, expert: int, x: Fl
         return project("down", ops.activated(activation, project("up", x), forward.threads))
     if activation == "situ":
         return project("down", ops.situ(gate, up, *forward.hparams.situ, forward.threads))
-    if most := forward.numbers(layer).experts_limit:
-        return project("down", gated_within(activation, gate, up, most, forward.threads))
+    if bound := forward.numbers(layer).experts_limit:
+        return project("down", gated_within(activation, gate, up, bound, forward.threads))
     return project("down", ops.gated(activation, gate, up, limit, forward.threads))
 
 

@@ -99,9 +99,9 @@ class Pieces:
         if self.stopped is not None:
             return ""
         self._held += self._decoder.decode(piece, last)
-        found = [(place, each) for each in self._stop if (place := self._held.find(each)) >= 0]
-        if found:
-            place, self.stopped = min(found, key=lambda each: (each[0], -len(each[1])))
+        matches = [(place, each) for each in self._stop if (place := self._held.find(each)) >= 0]
+        if matches:
+            place, self.stopped = min(matches, key=lambda each: (each[0], -len(each[1])))
             sure, self._held = self._held[: place + len(self.stopped) * self._include], ""
             return sure
         kept = 0 if last else max((_begun(self._held, each) for each in self._stop), default=0)
@@ -113,6 +113,16 @@ class Pieces:
 def _begun(text: str, stop: str) -> int:
     """Return how many of the last characters could be the beginning of a stop string."""
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
+
+
+def _check(prompt: Sequence[int], options: TextOptions) -> None:
+    n = options.max_tokens
+    if not len(prompt):
+        raise OptionError("the prompt is empty, and this vocabulary has no token that begins a text")
+    if any(not isinstance(each, str) or not each for each in options.stop):
+        raise OptionError("a stop string is empty")
+    if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 0):
+        raise OptionError(f"max_tokens is {quote(n)}: a whole number, 0 or more, is needed")
 
 
 class Generation:
@@ -144,13 +154,8 @@ class Generation:
         Raises OptionError for a prompt that is empty or as long as the context, an empty stop string, an unknown type
         of cache, and where nothing would end the text.
         """
+        _check(prompt, options)
         n, context = options.max_tokens, options.context
-        if not len(prompt):
-            raise OptionError("the prompt is empty, and this vocabulary has no token that begins a text")
-        if any(not isinstance(each, str) or not each for each in options.stop):
-            raise OptionError("a stop string is empty")
-        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 0):
-            raise OptionError(f"max_tokens is {quote(n)}: a whole number, 0 or more, is needed")
         self.model, self.tokenizer, self.sampler = model, tokenizer, sampler
         self.prompt = [int(token) for token in prompt]
         self._tokens: list[int] = []
@@ -162,7 +167,7 @@ class Generation:
         self._ahead: deque[Ahead] = deque()
         # Logits after the latest token, from a pass with other texts, and the seconds that it took
         self._given: tuple[Floats | ModelError, float] | None = None
-        self._error: Exception | None = None  # that comes behind what is ahead
+        self._error: Exception | None = None  # raised once the tokens ahead are used up
         self._room = None if context is None else context - (0 if model.encoder_decoder else len(self.prompt))
         if self._room is not None and self._room < 1:
             raise OptionError(
@@ -180,8 +185,8 @@ class Generation:
             self.prompt,
             PrefillOptions(
                 options.cache_type,
-                more=self.most,
-                back=speculation.most if speculation else 0,
+                more=self.max_tokens,
+                back=speculation.max_tokens if speculation else 0,
                 keep_states=speculation is not None and speculation.drafter.reads_states,
                 layers=speculation.drafter.layers if speculation else (),
             ),
@@ -214,7 +219,7 @@ class Generation:
         return self._decode_seconds - sum(each.seconds for each in self._ahead)
 
     @property
-    def most(self) -> int | None:
+    def max_tokens(self) -> int | None:
         """Tokens that may be generated; None where only the context is a limit."""
         return self._n if self._n is None or self._room is None else min(self._n, self._room)
 

@@ -107,8 +107,8 @@ class Inputs:
     def following(self, name: str, first_row: int, like: Floats) -> Floats | None:
         """Return the reference input that corresponds to `like`; None if its shape differs."""
         kept = self.of.get((name, first_row))
-        found = kept.pop(0) if kept else None
-        return found if found is not None and found.shape == like.shape else None
+        values = kept.pop(0) if kept else None
+        return values if values is not None and values.shape == like.shape else None
 
 
 @dataclass
@@ -158,12 +158,12 @@ class Hessians:
         """Return (first row, end row, input statistics) for all of a weight's rows; empty for one without inputs."""
         experts = self.experts.get(name, 0)
         share = rows // max(1, experts)
-        found = [
+        parts = [
             (expert * share, (expert + 1) * share, self.of[name, expert])
             for expert in range(experts)
             if (name, expert) in self.of
         ]
         for (other, first), products in self.values.items():
-            if other == name and experts == 1 and found:
-                found = [(0, first, found[0][2])] * (first > 0) + [(first, rows, products)]
-        return found
+            if other == name and experts == 1 and parts:
+                parts = [(0, first, parts[0][2])] * (first > 0) + [(first, rows, products)]
+        return parts

@@ -55,11 +55,11 @@ def check_images(images: Sequence[EmbeddedImage], tokens: int, width: int, deeps
             raise OptionError(
                 f"an image stands at tokens {image.start} to {image.stop - 1}; {before} to {tokens - 1} are free"
             )
-        found = image.embeddings.shape[1]
-        wanted = width * (max(1, found // width) if deepstack is None else 1 + deepstack)
-        if found != wanted:
+        given = image.embeddings.shape[1]
+        wanted = width * (max(1, given // width) if deepstack is None else 1 + deepstack)
+        if given != wanted:
             raise ModelError(
-                f"the image's embeddings are {found} wide, those of the model {wanted}",
+                f"the image's embeddings are {given} wide, those of the model {wanted}",
                 hint="the encoder is another model's",
             )
         rows, columns = image.grid or (1, len(image.embeddings))

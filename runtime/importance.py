@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .arrays import Doubles, Floats, Ids
-from .kernels.column_sums import add_columns
+from .kernels.sums import add_columns
 from .kernels.threads import share_out
 
 # (name of the weight, inputs (n, width), expert of a stacked weight, how many experts it has)
@@ -19,7 +19,7 @@ Observe = Callable[[str, Floats, int, int], None]
 ObserveValues = Callable[[str, int, Floats], None]
 # (layer, expert, its weighted output for the tokens routed to it: (tokens, width))
 ObserveExperts = Callable[[int, int, Floats], None]
-LEAST_COLUMNS = 256  # worth a thread
+MIN_COLUMNS = 256  # worth a thread
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Importance:
         def add(start: int, stop: int) -> None:
             add_columns(rows, start, stop, squares, inputs)
 
-        share_out(add, rows.shape[1], LEAST_COLUMNS, self.threads)
+        share_out(add, rows.shape[1], MIN_COLUMNS, self.threads)
         mine.counts[expert] += len(rows)
 
     def weights(self, name: str) -> Floats:

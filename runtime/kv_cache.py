@@ -19,7 +19,7 @@ from quants.spelling import quote
 
 from .arrays import Floats, Ids
 
-LEAST_ROOM = 64  # tokens
+MIN_ROOM = 64  # tokens
 CacheType = Literal["f32", "f16", "q8_0"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
 Stored = NDArray[Any]  # (room, kv heads, width) float32; of a rounded cache uint8, the bytes of a head's row last
@@ -28,13 +28,14 @@ Stored = NDArray[Any]  # (room, kv heads, width) float32; of a rounded cache uin
 class KVCache:
     """A cache that grows by doubling, or at once to `expected` tokens.
 
-    kind: the type of keys and values; states stay float32. tokens: the ids so far, int64, for models that may have to
-    recompute everything. context: a decoder's keys and values for cross-attention to the encoded text, for each layer.
+    cache_type: the format of keys and values; states stay float32. tokens: the ids so far, int64, for models that may
+    have to recompute everything. context: a decoder's keys and values for cross-attention to the encoded text, for each
+    layer.
     """
 
-    def __init__(self, kind: CacheType = "f32", expected: int = 0) -> None:
+    def __init__(self, cache_type: CacheType = "f32", expected: int = 0) -> None:
         """Raise OptionError for an unknown type."""
-        self.kind, self.expected = as_cache_type(kind), expected
+        self.cache_type, self.expected = as_cache_type(cache_type), expected
         self.tokens: Ids = np.empty(0, np.int64)
         self.context: tuple[tuple[Floats, Floats], ...] = ()
         self.version = 0  # changes whenever arrays move, of states, too
@@ -88,25 +89,25 @@ class KVCache:
         return self._decoded(keys[:total], k.shape[2]), self._decoded(values[:total], v.shape[2])
 
     def _rounded(self, layer: int, x: Floats) -> Stored:
-        if self.kind == "f32" or not x.shape[2]:
+        if self.cache_type == "f32" or not x.shape[2]:
             return x
         if not np.isfinite(x).all():
             raise ModelError(f"keys or values of layer {layer} are not finite: the file's weights are damaged")
         rows = np.ascontiguousarray(x).reshape(-1, x.shape[2])
-        return format_named(self.kind.upper()).encode(rows).reshape(*x.shape[:2], -1)
+        return format_named(self.cache_type.upper()).encode(rows).reshape(*x.shape[:2], -1)
 
     def _decoded(self, stored: Stored, width: int) -> Floats:
-        if self.kind == "f32" or not width:
+        if self.cache_type == "f32" or not width:
             return stored
         raw = stored.reshape(-1, stored.shape[2])
-        return format_named(self.kind.upper()).decode(raw).reshape(*stored.shape[:2], width)
+        return format_named(self.cache_type.upper()).decode(raw).reshape(*stored.shape[:2], width)
 
     def reserve(self, layer: int, tokens: int, key_shape: tuple[int, ...], value_shape: tuple[int, ...]) -> None:
         """Make room for `tokens` tokens in all. Raises OptionError for a width that is not whole blocks."""
         if layer in self._layers and tokens <= len(self._layers[layer][0]):
             return
         seen = self._lengths.get(layer, 0)
-        room = max(LEAST_ROOM, tokens, 2 * seen, self.expected)
+        room = max(MIN_ROOM, tokens, 2 * seen, self.expected)
         keys, values = (self._room(room, shape) for shape in (key_shape, value_shape))
         for wide, old in zip((keys, values), self._layers.get(layer, ()), strict=False):
             wide[:seen] = old[:seen]
@@ -115,12 +116,12 @@ class KVCache:
 
     def _room(self, tokens: int, shape: tuple[int, ...]) -> Stored:
         heads, width = shape
-        if self.kind == "f32":
+        if self.cache_type == "f32":
             return np.empty((tokens, heads, width), np.float32)
-        form = format_named(self.kind.upper())
+        form = format_named(self.cache_type.upper())
         if width % form.block_size:
             raise OptionError(
-                f"a cache in {self.kind} needs heads of whole blocks of {form.block_size}; these are {width} wide",
+                f"a {self.cache_type} cache needs heads of whole blocks of {form.block_size}; these are {width} wide",
                 hint="take f16 or f32",
             )
         return np.empty((tokens, heads, width // form.block_size * form.block_bytes), np.uint8)
@@ -128,13 +129,13 @@ class KVCache:
     def read(self, layer: int) -> tuple[Floats, Floats]:
         """Return all keys and values of a layer so far, as stored: (n, kv heads, width) each."""
         keys, values = (each[: self._lengths[layer]] for each in self._layers[layer])
-        widths = (each.shape[2] if self.kind == "f32" else self._width(each) for each in (keys, values))
-        found = [self._decoded(each, width) for each, width in zip((keys, values), widths, strict=True)]
-        return found[0], found[1]
+        widths = (each.shape[2] if self.cache_type == "f32" else self._width(each) for each in (keys, values))
+        decoded = [self._decoded(each, width) for each, width in zip((keys, values), widths, strict=True)]
+        return decoded[0], decoded[1]
 
     def _width(self, stored: Stored) -> int:
         """Return the width of a head, in numbers."""
-        form = format_named(self.kind.upper())
+        form = format_named(self.cache_type.upper())
         return int(stored.shape[2]) // form.block_bytes * form.block_size
 
     def arrays(self, layer: int) -> tuple[Stored, Stored]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from archs.hparams.file_keys import Keys
 from archs.hparams.model_hparams import HParams, LayerHParams
-from archs.layer_kinds import LayerKind, layer_kind
+from archs.layer_types import LayerType, type_of_layer
 from archs.spec import LayerSpec
 from archs.transforms import take
 from quants import Tensor
@@ -88,11 +88,11 @@ class Network:
     scaling: RopeScaling | None
     graphs: dict[Any, Any] = field(default_factory=dict, init=False, compare=False)  # its graphs, as they are built
 
-    def kind(self, layer: Layer) -> LayerKind:
+    def layer_type(self, layer: Layer) -> LayerType:
         """Return the layer's mixer, net and arrangement, as its family declares them."""
         stored = self.hparams.layers[layer.index].stored
         number = layer.index if stored is None else stored
-        return layer_kind(self.block, self.keys, number, layer.tensors, self.hparams.parallel)
+        return type_of_layer(self.block, self.keys, number, layer.tensors, self.hparams.parallel)
 
     @property
     def deepstack(self) -> int | None:
@@ -103,8 +103,8 @@ class Network:
         by_layer = self.keys.get("deepstack_mapping")
         if len(by_layer):
             return sum(int(number) > 0 for number in by_layer)
-        said = self.keys.stored("n_deepstack_layers")
-        return 0 if said is None else max(0, int(said)) or None
+        count = self.keys.stored("n_deepstack_layers")
+        return 0 if count is None else max(0, int(count)) or None
 
     @cached_property
     def rounded_layers(self) -> frozenset[str]:
@@ -171,8 +171,8 @@ class ForwardContext:
     threads, precision: of this pass only. observe: called with the inputs of every product. sparsity: set if only the
     neurons that the file's predictor selects are computed. layer_inputs: per-layer inputs of each token, float32
     (tokens, layers, width). embedded: the first layer's input, if others add it, too. profile: gets the time of each
-    kind of work. branches: how the tokens are texts with common beginnings, if they are not one text. tree: each
-    token's parent, if not the one before it. observe_values: called with attention's mix of the inputs of values.
+    category of operations. branches: how the tokens are texts with common beginnings, if they are not one text. tree:
+    each token's parent, if not the one before it. observe_values: called with attention's mix of the inputs of values.
     observe_experts: called with each expert's output. images: those among the tokens of a single text. keys_after: by
     token, how many keys after it are visible, too, int64 (tokens,). adapters: the number of the active adapter inside
     the model at each token, 0 for none (see `runtime.switch`). noted: filled with the inputs (tokens, width) of the
@@ -230,9 +230,9 @@ class ForwardContext:
         self.block, self.keys, self.hparams = self.network.block, self.network.keys, self.network.hparams
         self.global_tensors = self.network.global_tensors
 
-    def timed(self, kind: str) -> AbstractContextManager[None]:
-        """Count the time of the block as this kind of work, if profiled."""
-        return self.profile.timed(kind) if self.profile else nullcontext()
+    def timed(self, category: str) -> AbstractContextManager[None]:
+        """Count the time of the block in this category, if profiled."""
+        return self.profile.timed(category) if self.profile else nullcontext()
 
     def numbers(self, layer: Layer) -> LayerHParams:
         """Return the hyperparameters of one layer."""
@@ -357,7 +357,7 @@ class ForwardContext:
     def _frequency_factors(self) -> Floats | None:
         """Return divisors of the rotary frequencies; longrope has two lists, for short texts and for long ones."""
         scaling = self.network.scaling
-        if scaling is None or scaling.kind != "longrope":
+        if scaling is None or scaling.type != "longrope":
             return self.global_tensors.array("rope_freqs.weight")
         long = self.positions[-1] >= scaling.original_context
         return self.global_tensors.array(f"rope_factors_{'long' if long else 'short'}.weight")

@@ -44,17 +44,17 @@ def check_layerwise(model: "Model") -> None:
 def begin(model: "Model", inputs: Iterable[Ids]) -> list[Batch]:
     """Return embedded token ids (windows, n_ctx), a batch for each. Raises ModelError (see `check_layerwise`)."""
     check_layerwise(model)
-    found = []
+    batches = []
     for ids in inputs:
         forward = model.new_pass(*ids.shape)
         forward.tokens = ids.reshape(-1)
         with one_thread():
             x = forward.finite("token_embd.weight", embed(forward, ids.reshape(-1)))
-            found.append(Batch(forward, begin_layers(forward, x)))
-    return found
+            batches.append(Batch(forward, begin_layers(forward, x)))
+    return batches
 
 
-def behind_layers(batch: Batch) -> Floats:
+def head_input(batch: Batch) -> Floats:
     """Return the head's input of a batch after all layers: float32 (tokens, width)."""
     return ended(batch.forward, batch.x)
 
@@ -64,7 +64,7 @@ def watch(batches: Iterable[Batch], layer: Layer, watched: "Hessians") -> None:
     advance(map(replace, batches), layer, watched)
 
 
-def watch_beside(batches: Iterable[Batch], aims: Iterable[Batch], layer: Layer, watched: "Hessians") -> None:
+def watch_differences(batches: Iterable[Batch], aims: Iterable[Batch], layer: Layer, watched: "Hessians") -> None:
     """Collect the inputs of a layer's products, and their differences from those of `aims`.
 
     aims: the same windows in a reference model, which go through the layer.
@@ -95,7 +95,7 @@ def watch_head(batches: Iterable[Batch], name: str, watched: "Hessians") -> None
     """Collect the inputs of the head's weight `name`, after the last layer."""
     for batch in batches:
         with one_thread():
-            logits = head(batch.forward, behind_layers(batch))
+            logits = head(batch.forward, head_input(batch))
         if isinstance(logits, LazyLogits):
             watched.observe(name, logits.x)
 

@@ -8,7 +8,7 @@ from archs.hparams.model_hparams import LayerHParams
 
 from .arrays import Floats
 from .layer import ForwardContext, Layer
-from .mixers.attention import attend
+from .mixers.attention import AttentionOptions, attend
 
 
 def observe_mixed(forward: ForwardContext, layer: Layer, own: LayerHParams, x: Floats, q: Floats, k: Floats) -> None:
@@ -45,11 +45,13 @@ def _mixed(
                 inputs,
                 q_positions=forward.positions[asked],
                 scale=own.attention_scale,
-                window=own.window,
-                softcap=forward.hparams.attention_softcap,
-                causal=forward.block.causal,
-                sinks=None if sinks is None else sinks[mine],
-                chunk=own.chunk,
+                options=AttentionOptions(
+                    window=own.window,
+                    softcap=forward.hparams.attention_softcap,
+                    causal=forward.block.causal,
+                    sinks=None if sinks is None else sinks[mine],
+                    chunk=own.chunk,
+                ),
                 threads=forward.threads,
             )
             yield mixed.reshape(-1, x.shape[1])

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from archs.hparams.file_keys import Keys
 from archs.hparams.model_hparams import HParams, LayerHParams, read_hparams
 from archs.layered import by_layer
-from archs.mtp import are_alone
+from archs.mtp import has_only_mtp
 from archs.powerinfer import THRESHOLD
 from archs.registry import of_file
 from archs.validation.model_validators import check_model
@@ -35,12 +35,12 @@ from .kv_cache import CacheType, KVCache
 from .layer import DAMAGED, Device, ForwardContext, Layer, Network, Sparsity
 from .mixers.self_attention import supports_branches, supports_trees
 from .mtp import mtp_forward, next_token_network, one_stream
-from .products.gemv import MOST_TOKENS
+from .products.gemv import MAX_TOKENS
 from .products.precision import Precision, precision_named
 from .profile import Profile
 from .rope import rope_scaling
 
-MOST_STEPS = 3  # of MOST_TOKENS each: from there on it is faster to decode weights once for all
+MAX_STEPS = 3  # of MOST_TOKENS each: from there on it is faster to decode weights once for all
 
 
 class Model:
@@ -72,7 +72,7 @@ class Model:
         self.architecture = of_file(name, metadata)
         self.metadata = metadata
         self.tensors = tensors = all_readable(tensors)
-        if are_alone(metadata, tensors):
+        if has_only_mtp(metadata, tensors):
             problem = "the file has only the MTP layers: a draft, no model"
             raise ModelError(problem, "run it with the model: gguftools generate MODEL --draft FILE")
         check_model(self.architecture, metadata, tensors)
@@ -95,7 +95,7 @@ class Model:
         self.sparsity: Sparsity | None = None  # set by `use_predictor`
         self.device: Device | None = None  # set to compute passes elsewhere (see `runtime.device`)
         self.observe_experts: ObserveExperts | None = None  # set to observe each expert's output
-        self.profile: Profile | None = None  # set to time each kind of work
+        self.profile: Profile | None = None  # set to time each category of operations
 
     @property
     def vocabulary_size(self) -> int:
@@ -200,7 +200,7 @@ class Model:
         if cache is not None and not self.network.block.causal:
             raise ModelError(f"{self.architecture.name} reads a text as a whole: it cannot go on from a cache")
         texts, scaling = ids.reshape(-1, ids.shape[-1]), self.network.scaling
-        if cache is not None and scaling is not None and scaling.kind == "longrope":
+        if cache is not None and scaling is not None and scaling.type == "longrope":
             seen, cache.tokens = cache.length, np.concatenate([cache.tokens, texts[0]])
             if 0 < seen <= scaling.original_context < len(cache.tokens):
                 # The text grows past the short factors: all of it is recomputed with the long ones, as transformers
@@ -209,8 +209,8 @@ class Model:
                 cache.reset()
                 return self.forward(again, cache, seen + first)
         if cache is not None and len(texts) == 1 and not images and (steps := self._steps_for(texts.size, cache)):
-            found = [steps.run([Text(piece, cache)])[0] for piece in _pieces(texts[0])]
-            array = found[0] if len(found) == 1 else np.concatenate(found)
+            parts = [steps.run([Text(piece, cache)])[0] for piece in _pieces(texts[0])]
+            array = parts[0] if len(parts) == 1 else np.concatenate(parts)
             return array[first:].reshape(*ids.shape[:-1], texts.shape[1] - first, array.shape[-1])
         result = self._evaluate(texts, cache, first, images=images)
         array = result.float32() if isinstance(result, LazyLogits) else result
@@ -225,23 +225,23 @@ class Model:
         Texts of few tokens go through the model together, up to MOST_TOKENS in one pass: weights are read once for all
         of them. If `runs_together` is False, one goes after another.
         """
-        found: list[Floats | ModelError] = [np.empty((0, 0), np.float32)] * len(caches)
+        results: list[Floats | ModelError] = [np.empty((0, 0), np.float32)] * len(caches)
         few = list[int]()
         for number, (ids, cache) in enumerate(zip(tokens, caches, strict=True)):
-            if self.runs_together and not cache.memory and 0 < np.size(ids) <= MOST_TOKENS:
+            if self.runs_together and not cache.memory and 0 < np.size(ids) <= MAX_TOKENS:
                 few.append(number)
             else:
-                found[number] = _attempted(partial(self.forward, ids, cache))
-        for group in _groups(few, [np.size(ids) for ids in tokens], [cache.kind for cache in caches]):
-            self._run_group(group, tokens, caches, found)
-        return found
+                results[number] = _attempted(partial(self.forward, ids, cache))
+        for group in _groups(few, [np.size(ids) for ids in tokens], [cache.cache_type for cache in caches]):
+            self._run_group(group, tokens, caches, results)
+        return results
 
     def _run_group(
         self,
         group: Sequence[int],
         tokens: Sequence[ArrayLike],
         caches: Sequence[KVCache],
-        found: list[Floats | ModelError],
+        results: list[Floats | ModelError],
     ) -> None:
         """Write the logits of the texts with these numbers."""
         texts = dict[int, Text]()
@@ -249,18 +249,18 @@ class Model:
             try:
                 texts[number] = Text(self._checked(tokens[number]).reshape(-1), caches[number])
             except ModelError as error:
-                found[number] = error
+                results[number] = error
         steps = self._compiled
         if not texts or steps is None:
             return
         for number, logits in zip(texts, steps.run_each([*texts.values()]), strict=True):
-            found[number] = logits
+            results[number] = logits
 
     @property
     def runs_together(self) -> bool:
         """Return whether `forward_together` runs several texts in one pass."""
         scaling = self.network.scaling
-        return self._is_plain and self._compiles and (scaling is None or scaling.kind not in ("longrope", "dynamic"))
+        return self._is_plain and self._compiles and (scaling is None or scaling.type not in ("longrope", "dynamic"))
 
     def forward_with_states(
         self, tokens: ArrayLike, layers: Sequence[int], cache: KVCache, parents: Sequence[int] | None = None
@@ -270,8 +270,8 @@ class Model:
         """
         ids = self._checked(tokens)
         if parents is None and ids.size and (steps := self._steps_for(ids.size, cache)):
-            found = [steps.run([Text(piece, cache)], layers) for piece in _pieces(ids)]
-            return np.concatenate([each for each, _ in found]), np.concatenate([states for _, states in found])
+            parts = [steps.run([Text(piece, cache)], layers) for piece in _pieces(ids)]
+            return np.concatenate([each for each, _ in parts]), np.concatenate([states for _, states in parts])
         if layers:
             run, states = self.forward_with_inputs(ids, layers, cache, parents)
             return run.float32(), states
@@ -325,17 +325,17 @@ class Model:
         several |= "altup_proj.weight" in self.tensors
         return self.encoder_decoder is None and not several
 
-    def draftable(self, seen: int, most: int) -> int:
-        """Return how many of `most` tokens after the next one can run in a pass with it, after `seen` tokens, and be
-        dropped again.
+    def draftable(self, seen: int, max_tokens: int) -> int:
+        """Return how many of `max_tokens` tokens after the next one can run in a pass with it, after `seen` tokens, and
+        be dropped again.
 
         If a text's length decides how it is rotated, some of them would be rotated differently than one by one.
         """
         scaling = self.network.scaling
-        if scaling is None or scaling.kind not in ("longrope", "dynamic"):
-            return most
+        if scaling is None or scaling.type not in ("longrope", "dynamic"):
+            return max_tokens
         left = scaling.original_context - seen - 1
-        return most if scaling.kind == "longrope" and left < -1 else max(0, min(most, left))
+        return max_tokens if scaling.type == "longrope" and left < -1 else max(0, min(max_tokens, left))
 
     @property
     def _compiles(self) -> bool:
@@ -362,9 +362,9 @@ class Model:
     def _steps_for(self, tokens: int, cache: KVCache) -> CompiledGraph | None:
         """Return the compiled graph for this many tokens of a text, if they are few and nothing is observed."""
         plain, scaling = self._is_plain and not cache.memory, self.network.scaling
-        if scaling is not None and scaling.kind in ("longrope", "dynamic") and tokens > MOST_TOKENS:
+        if scaling is not None and scaling.type in ("longrope", "dynamic") and tokens > MAX_TOKENS:
             return None  # the text's length decides how it is rotated: all of these tokens at once
-        return self._compiled if plain and tokens <= MOST_STEPS * MOST_TOKENS else None
+        return self._compiled if plain and tokens <= MAX_STEPS * MAX_TOKENS else None
 
     def lazy_logits(self, tokens: ArrayLike, first: int = 0) -> LazyLogits:
         """Return `forward` without a cache, with logits computed on demand.
@@ -504,7 +504,7 @@ class Model:
 
     def _check_images(self, images: Sequence[EmbeddedImage], texts: Ids) -> None:
         """Raise OptionError or ModelError for images that cannot be used."""
-        longrope = self.network.scaling is not None and self.network.scaling.kind == "longrope"
+        longrope = self.network.scaling is not None and self.network.scaling.type == "longrope"
         if self.encoder_decoder or self.encoder or longrope:
             raise ModelError(f"images are not run with {self.architecture.name} models")
         if len(texts) > 1:
@@ -514,14 +514,14 @@ class Model:
 
 def _pieces(ids: Ids) -> list[Ids]:
     """Yield pieces of as many tokens as the operations take."""
-    return [ids[at : at + MOST_TOKENS] for at in range(0, ids.size, MOST_TOKENS)]
+    return [ids[at : at + MAX_TOKENS] for at in range(0, ids.size, MAX_TOKENS)]
 
 
-def _groups(numbers: Sequence[int], counts: Sequence[int], kinds: Sequence[CacheType]) -> list[list[int]]:
+def _groups(numbers: Sequence[int], counts: Sequence[int], cache_types: Sequence[CacheType]) -> list[list[int]]:
     """Return texts that fit in one pass: of caches of one type, at most MOST_TOKENS tokens."""
     groups, tokens = list[list[int]](), 0
-    for number in sorted(numbers, key=lambda each: kinds[each]):
-        if groups and kinds[groups[-1][0]] == kinds[number] and tokens + counts[number] <= MOST_TOKENS:
+    for number in sorted(numbers, key=lambda each: cache_types[each]):
+        if groups and cache_types[groups[-1][0]] == cache_types[number] and tokens + counts[number] <= MAX_TOKENS:
             groups[-1].append(number)
         else:
             groups.append([number])
@@ -541,8 +541,8 @@ def _layers(grouped: Mapping[str, Layer], numbers: HParams) -> tuple[Layer, ...]
     """Return all layers in the order in which they run; repeated layers share the file's tensors."""
 
     def tensors_of(index: int, own: LayerHParams) -> Mapping[str, Tensor]:
-        found = grouped.get(f"blk.{index if own.stored is None else own.stored}.")
-        return found.tensors if found else {}
+        layer = grouped.get(f"blk.{index if own.stored is None else own.stored}.")
+        return layer.tensors if layer else {}
 
     return tuple(Layer(f"blk.{i}.", tensors_of(i, own)) for i, own in enumerate(numbers.layers))
 

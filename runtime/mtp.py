@@ -18,7 +18,7 @@ import numpy as np
 from archs.hparams.file_keys import Keys
 from archs.hparams.model_hparams import read_hparams
 from archs.layered import by_layer
-from archs.mtp import COUNT, are_alone, as_it_reads, check_beyond, for_each_layer, own_mixer
+from archs.mtp import COUNT, as_it_reads, check_beyond, for_each_layer, has_only_mtp, own_mixer
 from archs.spec import Architecture
 from quants import Tensor
 from quants.errors import ModelError
@@ -42,7 +42,7 @@ def next_token_network(
     if not count or not any(role.startswith("nextn.") for role in layer.tensors):
         hint = f"'{name}.{COUNT}' is {count}; `gguftools show` lists the tensors"
         raise ModelError("the file has no MTP layer (blk.N.nextn.…)", hint)
-    other_streams = streams.MIXED in layer and not are_alone(metadata, tensors)
+    other_streams = streams.MIXED in layer and not has_only_mtp(metadata, tensors)
     if count > 1 or network.hparams.parallel or other_streams:
         what = f"there are {count}" if count > 1 else f"it is not known how one of {name} computes"
         raise ModelError(f"MTP layers like these can't run here: {what}")

@@ -15,41 +15,43 @@ from .layer import ForwardContext, Layer
 from .products.matmul import gather
 from .streams import stream_norm
 
-LEAST_GATE = np.float32(1e-6)  # before a root is taken
+MIN_GATE = np.float32(1e-6)  # before a root is taken
 
 
 def looked_up(forward: ForwardContext, ids: Ids) -> Floats:
     """Return the table's rows for each token, one after the other: float32 (tokens, 1, width). ids (tokens,)."""
     keys = forward.keys
-    most, each = int(keys.need("ple.ngram_size")), int(keys.need("ple.heads_per_ngram"))
+    size, each = int(keys.need("ple.ngram_size")), int(keys.need("ple.heads_per_ngram"))
     end = int(keys.need("ple.eos_token_id"))
-    before = _kept(forward) or (np.full((forward.texts, most - 1), end, np.float32),)
+    before = _kept(forward) or (np.full((forward.texts, size - 1), end, np.float32),)
     known = np.concatenate([before[0].astype(np.int64), ids.reshape(forward.texts, -1)], axis=1)
-    _keep(forward, forward.length, 0, known.astype(np.float32), most - 1, before[1:])
+    _keep(forward, forward.length, 0, known.astype(np.float32), size - 1, before[1:])
     names = ("layer_multipliers", "head_offsets", "head_vocab_sizes")
     factors, offsets, sizes = (np.asarray(keys.need(f"ple.{name}"), np.int64) for name in names)
-    rows, mixed = [], known[:, most - 1 :] * factors[0]
+    rows, mixed = [], known[:, size - 1 :] * factors[0]
     open_ = np.ones(mixed.shape, bool)  # no end of text in between so far
-    for distance in range(1, most):
-        earlier = known[:, most - 1 - distance : known.shape[1] - distance]
+    for distance in range(1, size):
+        earlier = known[:, size - 1 - distance : known.shape[1] - distance]
         open_ &= earlier != end
         mixed = mixed ^ np.where(open_, earlier, end) * factors[distance]
         heads = slice((distance - 1) * each, distance * each)
         rows.append(mixed[:, :, None] % sizes[heads] + offsets[heads])
-    found = gather(forward.global_tensors.need("per_layer_token_embd.weight"), np.concatenate(rows, axis=2).reshape(-1))
-    return found.reshape(len(ids), 1, -1)
+    embedded = gather(
+        forward.global_tensors.need("per_layer_token_embd.weight"), np.concatenate(rows, axis=2).reshape(-1)
+    )
+    return embedded.reshape(len(ids), 1, -1)
 
 
 def ngrams(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
     """Return the layer's addition to the streams x: float32 (tokens, streams * width)."""
-    width, found = forward.hparams.width, forward.layer_inputs
-    assert found is not None  # the file's table, which `archs.validation.model_validators` has checked
+    width, embedded = forward.hparams.width, forward.layer_inputs
+    assert embedded is not None  # the file's table, which `archs.validation.model_validators` has checked
     shape = len(x), -1, width
-    inputs = forward.inputs(found[:, 0])
+    inputs = forward.inputs(embedded[:, 0])
     keys = stream_norm(forward, layer, "ple_norm_key.weight", forward.project(layer, "ple_key", inputs))
     queries = stream_norm(forward, layer, "ple_norm_query.weight", x)
     scores = (keys * queries).reshape(shape).sum(axis=2, dtype=np.float32) * np.float32(1 / math.sqrt(width))
-    gates = ops.sigmoid(np.sqrt(np.maximum(np.abs(scores), LEAST_GATE)) * np.sign(scores))
+    gates = ops.sigmoid(np.sqrt(np.maximum(np.abs(scores), MIN_GATE)) * np.sign(scores))
     values = forward.project(layer, "ple_value", inputs)
     gated: Floats = (gates[:, :, None] * values[:, None]).reshape(x.shape)
     normed = stream_norm(forward, layer, "ple_norm_conv.weight", gated)

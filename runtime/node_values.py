@@ -12,8 +12,8 @@ from . import decoder
 from .arrays import Floats
 from .graph import operations as op
 from .graph.builder import Graph, Node
-from .graph.hooks import Observer, Wanted, hooks_on
 from .graph.executors import run
+from .graph.hooks import Observer, Wanted, hooks_on
 from .kernels.blas import one_thread
 from .model import Model
 

@@ -31,8 +31,8 @@ def layer_norm(x: Floats, weight: Floats | None, bias: Floats | None, eps: float
 def _norm(kernel: Callable[..., Any], x: Floats, numbers: tuple[Any, ...], threads: int) -> Floats:
     rows = np.ascontiguousarray(x, np.float32).reshape(-1, x.shape[-1])
     out = np.empty_like(rows)
-    least = -(-VALUES_PER_THREAD // max(1, x.shape[-1]))
-    share_out(lambda start, stop: kernel(rows[start:stop], *numbers, out[start:stop]), len(rows), least, threads)
+    min_share = -(-VALUES_PER_THREAD // max(1, x.shape[-1]))
+    share_out(lambda start, stop: kernel(rows[start:stop], *numbers, out[start:stop]), len(rows), min_share, threads)
     return out.reshape(x.shape)
 
 
@@ -127,7 +127,7 @@ def gated(name: str, gate: Floats, up: Floats, limit: float, threads: int = 1) -
 
     def product(gate: Floats, up: Floats) -> None:
         KERNELS[name](gate)
-        with np.errstate(over="ignore", invalid="ignore"):  # as kernels do; what is not finite is found behind a layer
+        with np.errstate(over="ignore", invalid="ignore"):  # as kernels do; layers check for values that are not finite
             np.multiply(gate, up, out=gate)
 
     return _each(product, gate, up, threads=threads)
@@ -135,9 +135,9 @@ def gated(name: str, gate: Floats, up: Floats, limit: float, threads: int = 1) -
 
 def gated_of_clamped(name: str, gate: Floats, up: Floats, limit: float, threads: int = 1) -> Floats:
     """Return activation(gate, at most `limit`) times up, between -limit and limit, in `gate`; `up` is changed, too."""
-    most = np.float32(limit)
-    np.minimum(gate, most, out=gate)
-    return np.multiply(activated(name, gate, threads), np.clip(up, -most, most, out=up), out=gate)
+    bound = np.float32(limit)
+    np.minimum(gate, bound, out=gate)
+    return np.multiply(activated(name, gate, threads), np.clip(up, -bound, bound, out=up), out=gate)
 
 
 def gated_within(name: str, gate: Floats, up: Floats, limit: float, threads: int = 1) -> Floats:

@@ -127,7 +127,7 @@ class Prefill:
         if options.prefix is None or options.keep_states or options.logprobs is not None or self.images:
             self._cache.reset()  # of what an interruption left
             return 0
-        self._cache = options.prefix.take(self.model, self.tokens, self._cache.kind)
+        self._cache = options.prefix.take(self.model, self.tokens, self._cache.cache_type)
         self._cache.expected, self._cache.memory = self._expected, options.back
         return options.prefix.reused
 
@@ -144,7 +144,7 @@ def chunk_size(model: Model, tokens: int) -> int:
     """Return how many tokens of a prompt run at a time: all if its length decides how each one is rotated."""
     scaling = model.network.scaling
     if scaling is not None and (
-        scaling.kind == "dynamic" or (scaling.kind == "longrope" and tokens > scaling.original_context)
+        scaling.type == "dynamic" or (scaling.type == "longrope" and tokens > scaling.original_context)
     ):
         return tokens
     return CHUNK

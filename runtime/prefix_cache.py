@@ -20,11 +20,16 @@ class PrefixCache:
         self._tokens: list[int] = []  # of the cache, and perhaps more
         self._mark: tuple[list[int], KVCache] | None = None  # of recurrent layers, which can't go back: after a prompt
 
-    def take(self, model: Model, tokens: Sequence[int], kind: CacheType) -> KVCache:
+    def take(self, model: Model, tokens: Sequence[int], cache_type: CacheType) -> KVCache:
         """Return a cache that holds as many of the first tokens as there are, at least one token less than all."""
         cache = self._cache
-        if cache is None or self._model is not model or cache.kind != kind or _rotates_by_length(model, tokens):
-            cache, self._mark = model.new_cache(kind), None
+        if (
+            cache is None
+            or self._model is not model
+            or cache.cache_type != cache_type
+            or _rotates_by_length(model, tokens)
+        ):
+            cache, self._mark = model.new_cache(cache_type), None
         else:
             cache = self._shortened(cache, tokens)
         self._model, self._cache, self._tokens, self.reused = model, cache, list(tokens), cache.length
@@ -75,4 +80,4 @@ def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
 def _rotates_by_length(model: Model, tokens: Sequence[int]) -> bool:
     """Whether the length of a text decides how its tokens are rotated, so that no shorter one is its beginning."""
     scaling = model.network.scaling
-    return model.encoder_decoder is not None or (scaling is not None and scaling.kind in ("dynamic", "longrope"))
+    return model.encoder_decoder is not None or (scaling is not None and scaling.type in ("dynamic", "longrope"))

@@ -1,4 +1,4 @@
-"""The time of a pass by kind of work."""
+"""The time of a pass by category of operations."""
 
 import time
 from collections.abc import Iterator
@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Profile:
-    """seconds: of each kind of work, without nested kinds."""
+    """seconds: of each category, without categories timed inside it."""
 
     seconds: dict[str, float] = field(default_factory=dict)
-    _within: list[float] = field(default_factory=list)  # time of nested kinds, for each kind being timed
+    _within: list[float] = field(default_factory=list)  # time of nested categories, for each one being timed
 
     @contextmanager
-    def timed(self, kind: str) -> Iterator[None]:
-        """Count the time of the block as this kind."""
+    def timed(self, category: str) -> Iterator[None]:
+        """Count the time of the block in this category."""
         self._within.append(0.0)
         start = time.perf_counter()
         try:
             yield
         finally:
             took = time.perf_counter() - start
-            self.seconds[kind] = self.seconds.get(kind, 0.0) + took - self._within.pop()
+            self.seconds[category] = self.seconds.get(category, 0.0) + took - self._within.pop()
             if self._within:
                 self._within[-1] += took

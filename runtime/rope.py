@@ -23,12 +23,12 @@ VALUES_PER_THREAD = 1 << 16
 class RopeScaling:
     """A model's rope scaling past its original context.
 
-    kind: "linear", "yarn", "longrope" or "dynamic" (llama3's scaling is a tensor of divisors). original_context: tokens
+    type: "linear", "yarn", "longrope" or "dynamic" (llama3's scaling is a tensor of divisors). original_context: tokens
     the unscaled model was trained for. attn_factor: multiplies cos and sin, for YaRN on top of its own factor. mscale,
     mscale_all_dim: of DeepSeek's YaRN; 0 if the model has none.
     """
 
-    kind: str
+    type: str
     factor: float = 1.0
     original_context: int = 0
     attn_factor: float = 1.0
@@ -41,14 +41,14 @@ class RopeScaling:
 
 def rope_scaling(keys: Keys, two_lists: bool) -> RopeScaling | None:
     """Return a file's rope scaling. two_lists: it has longrope's divisors for short and for long texts."""
-    kind, context = keys.get("rope.scaling.type"), int(keys.get("rope.scaling.original_context_length"))
-    factor = 1.0 if kind == "none" else float(keys.get("rope.scaling.factor")) or 1.0
+    scaling_type, context = keys.get("rope.scaling.type"), int(keys.get("rope.scaling.original_context_length"))
+    factor = 1.0 if scaling_type == "none" else float(keys.get("rope.scaling.factor")) or 1.0
     dynamic, attn_factor = float(keys.get("rope.scaling.dynamic_factor")), float(keys.get("rope.scaling.attn_factor"))
     if dynamic:
         return RopeScaling("dynamic", dynamic, context)
     if two_lists:
         return RopeScaling("longrope", factor, context, attn_factor)
-    if kind != "yarn":
+    if scaling_type != "yarn":
         return RopeScaling("linear", factor, context, attn_factor) if factor != 1 or attn_factor != 1 else None
     temperature = 10 * float(keys.get("rope.scaling.yarn_log_multiplier"))  # 0: YaRN's own
     fast, slow = (float(keys.get(f"rope.scaling.yarn_beta_{each}")) for each in ("fast", "slow"))
@@ -94,7 +94,7 @@ def attention_factor(scaling: RopeScaling | None) -> float:
     """Return the factor of cos and sin."""
     if scaling is None:
         return 1.0
-    if scaling.kind != "yarn":
+    if scaling.type != "yarn":
         return scaling.attn_factor
     if scaling.mscale and scaling.mscale_all_dim:
         own = yarn_mscale(scaling.factor, scaling.mscale) / yarn_mscale(scaling.factor, scaling.mscale_all_dim)
@@ -105,23 +105,23 @@ def attention_factor(scaling: RopeScaling | None) -> float:
 
 def scaled_frequencies(dim: int, base: float, scaling: RopeScaling | None, last_position: int) -> Floats:
     """Return frequencies after `scaling`, float32 (dim / 2,); only "dynamic" depends on the text's length."""
-    if scaling is None or scaling.kind == "none":
+    if scaling is None or scaling.type == "none":
         return inverse_frequencies(dim, base)
-    if scaling.kind in ("linear", "longrope"):
+    if scaling.type in ("linear", "longrope"):
         return np.asarray(inverse_frequencies(dim, base) / np.float32(scaling.factor), np.float32)
-    if scaling.kind == "yarn":
+    if scaling.type == "yarn":
         return yarn_frequencies(dim, base, scaling)
-    if scaling.kind == "dynamic":
+    if scaling.type == "dynamic":
         stretch = max(last_position + 1, scaling.original_context) / scaling.original_context
         return inverse_frequencies(dim, base * (scaling.factor * stretch - scaling.factor + 1) ** (dim / (dim - 2)))
-    raise ValueError(f"there is no rope scaling {scaling.kind!r}")
+    raise ValueError(f"there is no rope scaling {scaling.type!r}")
 
 
 def rope_table(
     dim: int, base: float, scaling: RopeScaling | None, freq_factors: Floats | None, positions: ArrayLike
 ) -> tuple[Floats, Floats]:
     """Return cos and sin, float32 (positions, dim / 2), of the `dim` rotated values of a head. Raises ValueError for a
-    scaling of unknown kind. freq_factors: divisors of the frequencies, float32 (dim / 2,).
+    scaling of unknown type. freq_factors: divisors of the frequencies, float32 (dim / 2,).
     """
     at = np.asarray(positions, np.int64).reshape(-1)
     frequencies = scaled_frequencies(dim, base, scaling, int(at.max(initial=0)))
@@ -132,15 +132,15 @@ def rope_table(
     return (np.cos(angles) * factor).astype(np.float32), (np.sin(angles) * factor).astype(np.float32)
 
 
-def apply_rope(x: Floats, cos: Floats, sin: Floats, kind: str, threads: int = 1) -> Floats:
+def apply_rope(x: Floats, cos: Floats, sin: Floats, rope_type: str, threads: int = 1) -> Floats:
     """Rotate the first 2 * cos.shape[1] values of every head of x (n, heads, head_dim) in place; x is returned.
 
-    kind: "adjacent" (pairs 2i, 2i + 1) or "halves" (pairs i, i + dim / 2). cos, sin: (n, dim / 2). Raises ValueError
-    for angles of more values than there are, past which kernels would write.
+    rope_type: "adjacent" (pairs 2i, 2i + 1) or "halves" (pairs i, i + dim / 2). cos, sin: (n, dim / 2). Raises
+    ValueError for angles of more values than there are, past which kernels would write.
     """
     if len(cos) != len(x) or x.shape[2] < 2 * cos.shape[1]:
         raise ValueError(f"angles {cos.shape} do not fit heads {x.shape}")
-    rotate: Any = {"adjacent": rotate_adjacent, "halves": rotate_halves}[kind]
-    least = VALUES_PER_THREAD // max(1, x.shape[1] * x.shape[2])
-    share_out(lambda start, stop: rotate(x, cos, sin, start, stop), len(x), least, threads)
+    rotate: Any = {"adjacent": rotate_adjacent, "halves": rotate_halves}[rope_type]
+    min_share = VALUES_PER_THREAD // max(1, x.shape[1] * x.shape[2])
+    share_out(lambda start, stop: rotate(x, cos, sin, start, stop), len(x), min_share, threads)
     return x

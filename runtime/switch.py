@@ -37,6 +37,6 @@ def _on(forward: ForwardContext, numbers: Ids) -> Ids:
     k, v = (each.reshape(forward.texts, -1) for each in (k, v))
     weights = np.maximum(np.exp(k.astype(np.float64) - gain), np.finfo(np.float64).tiny)
     mean = (np.cumsum(weights * v, axis=1) / np.cumsum(weights, axis=1)).astype(np.float32)
-    most = int(forward.keys.need("adapters.count"))
-    on: Ids = np.clip(np.floor(mean[:, -forward.length :] + np.float32(0.5)), 0, most).astype(np.int64)
+    adapters = int(forward.keys.need("adapters.count"))
+    on: Ids = np.clip(np.floor(mean[:, -forward.length :] + np.float32(0.5)), 0, adapters).astype(np.int64)
     return on.reshape(-1)

@@ -8,13 +8,13 @@ from gguf.constants import Keys, TokenType
 
 from archs.schema import ADDED_TOKENS
 from archs.vocab.around import around_of, roles_of
+from archs.vocab.ends import listed_ends
 from archs.vocab.files import AddedToken
 from archs.vocab.listed import TokenList
 from archs.vocab.named import with_strips
 from quants.errors import VocabularyError
 
 from .tokenizers.bpe import BytePairs
-from .tokenizers.ends import end_ids
 from .tokenizers.longest import LongestTokens
 from .tokenizers.pieces import Pieces
 from .tokenizers.special import Splitter
@@ -75,7 +75,7 @@ class Tokenizer:
     @cached_property
     def special_ids(self) -> tuple[int, ...]:
         """Return tokens that are matched in a text before it is split, if special tokens are parsed."""
-        return tuple(sorted(self._found_first))
+        return tuple(sorted(self._matched))
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
@@ -129,11 +129,11 @@ class Tokenizer:
         return self._tokens.texts[number]
 
     def _build_splitter(self, parse_special: bool) -> Splitter:
-        found = self._found_first.items()
-        return Splitter((number, token) for number, token in found if parse_special or not token.special)
+        tokens = self._matched.items()
+        return Splitter((number, token) for number, token in tokens if parse_special or not token.special)
 
     @cached_property
-    def _found_first(self) -> dict[int, AddedToken]:
+    def _matched(self) -> dict[int, AddedToken]:
         """Return the tokens that are matched in text: by their type, and those that types cannot describe."""
         special = {TokenType.CONTROL: True, TokenType.UNKNOWN: True, TokenType.USER_DEFINED: False}
         typed = {
@@ -144,8 +144,8 @@ class Tokenizer:
         metadata = self._tokens.metadata
         if ADDED_TOKENS not in metadata:
             typed = {number: with_strips(metadata, token) for number, token in typed.items()}
-        found = typed | self._tokens.added
-        return {number: token for number, token in found.items() if number not in self._tokens.found_normalized}
+        tokens = typed | self._tokens.added
+        return {number: token for number, token in tokens.items() if number not in self._tokens.matched_normalized}
 
 
 def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
@@ -160,3 +160,8 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
         raise VocabularyError(f"the file's vocabulary is {what}; known are {', '.join(map(repr, MODELS))}")
     tokens = TokenList(metadata)
     return Tokenizer(MODELS[name](tokens), tokens)
+
+
+def end_ids(tokens: TokenList) -> tuple[int, ...]:
+    """Return tokens that end a text, in order: those that keys name or list, and those with such names."""
+    return tuple(sorted(tokens.named.ends.union(listed_ends(tokens.metadata))))

@@ -24,7 +24,7 @@ from archs.registry import of_file
 from quants.errors import GgufToolsError
 from quants.tensor import Tensor, from_array
 from runtime import ops
-from runtime.evaluation.pooling import behind_pooling, file_pooling, pooled
+from runtime.evaluation.pooling import dense_layers, file_pooling, pooled
 from runtime.model import Model
 from tests.archs.checkpoints import values
 from tests.conftest import DATA
@@ -182,7 +182,7 @@ def computed(description: Description, case: Case, weights: Mapping[str, Tensor]
     if not description.states:
         return shown(model.logits(description.ids, description.decoder_ids), description.name)
     states = model.hidden_states([description.ids])
-    found = behind_pooling(model, pooled(model, states, file_pooling(metadata)))
+    found = dense_layers(model, pooled(model, states, file_pooling(metadata)))
     return shown(found.reshape(-1, found.shape[-1]), description.name)
 
 

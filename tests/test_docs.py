@@ -27,26 +27,15 @@ sys.path.insert(0, str(ROOT / "docs"))
 import sessions
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r'^```(console|python|\w+ title="[\w.-]+")\n(.*?)^```', re.MULTILINE | re.DOTALL)
 CALL = re.compile(r"gguftools ([a-z][a-z-]*)([^`\n]*)")
 SHORT = 14_000  # characters
 PROGRAM: Any = typer.main.get_command(build_app())
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """(language, text) of a page's console sessions and Python examples."""
+    """(language, text) of a page's console sessions, Python examples, and files, which have a title."""
     return BLOCK.findall(page.read_text(encoding="utf-8"))
-
-
-def commands(session: str) -> list[tuple[str, list[str]]]:
-    """What was typed after "$ ", lines that end in a backslash joined, and the lines of output under each."""
-    found: list[tuple[str, list[str]]] = []
-    for line in session.replace("\\\n", " ").splitlines():
-        if line.startswith("$ "):
-            found.append((line[2:], []))
-        else:
-            found[-1][1].append(line)
-    return [each for each in found if sessions.is_ours(each[0])]
 
 
 def shape(lines: list[str]) -> list[str]:
@@ -75,13 +64,29 @@ def test_examples_run(page: Path, folder: Path):
             done = template.run(texts, folder, timeout=300, python=True)
             assert done.returncode == 0, f"{page.name}: {done.stdout}{done.stderr}"
             continue
-        for line, output in commands("".join(texts)):
-            assert line.startswith("gguftools "), f"{page.name} shows {line!r}"
-            done = template.run(shlex.split(line, comments=True)[1:], folder, timeout=300)
-            assert done.returncode == 0, f"{line} failed: {done.stdout}{done.stderr}"
-            if output:
-                printed = sessions.shown(done.stdout.replace(f"{folder}/", "")).splitlines()
-                assert shape(output) == shape(printed), f"{page.name}: {line}: run python docs/generate.py"
+        if name := sessions.file_of(language):
+            (folder / name).write_text("".join(texts), encoding="utf-8")
+            continue
+        for _, line, output in sessions.commands("".join(texts)):
+            if sessions.is_ours(line):
+                check_command(page, folder, line, output)
+
+
+def check_command(page: Path, folder: Path, line: str, output: list[str]) -> None:
+    """Run what a page shows typed, and compare what is printed with what the page shows."""
+    words, interrupted = shlex.split(line, comments=True), sessions.is_interrupted(output)
+    assert words[0] in ("gguftools", "python"), f"{page.name} shows {line!r}"
+    if interrupted:
+        done = template.run([sessions.INTERRUPTED.format(arguments=words)], folder, timeout=300, python=True)
+    elif words[0] == "python":
+        done = template.run([(folder / words[1]).read_text("utf-8")], folder, timeout=300, python=True)
+    else:
+        done = template.run(words[1:], folder, timeout=300)
+    assert done.returncode == sessions.STOPPED * interrupted, f"{line} failed: {done.stdout}{done.stderr}"
+    if output:
+        text = "^C\n" * interrupted + sessions.printed(done.stdout, done.stderr, folder)
+        printed = sessions.shown(text).splitlines()
+        assert shape(output) == shape(printed), f"{page.name}: {line}: run python docs/generate.py"
 
 
 def run(command: list[str], folder: Path) -> str:
@@ -92,7 +97,7 @@ def run(command: list[str], folder: Path) -> str:
 
 def test_every_command_is_documented():
     pages = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    for path in sorted((ROOT / "gguftools" / "commands").glob("[a-z]*.py")):
+    for path in sorted((ROOT / "gguftools" / "cli" / "commands").glob("[a-z]*.py")):
         assert f"gguftools {path.stem.replace('_', '-')}" in pages, f"no page shows `gguftools {path.stem}`"
 
 
@@ -169,3 +174,17 @@ def test_every_page_is_in_the_navigation_that_the_readme_links() -> None:
 def test_the_docs_say_how_near_rounded_activations_come() -> None:
     text = (ROOT / "docs" / "perplexity.md").read_text()
     assert "within 0.03 %" in text[text.index("--round-activations") :]
+
+
+def test_ten_walks_each_show_an_output() -> None:
+    parts = (ROOT / "docs" / "walks.md").read_text("utf-8").split("\n## ")[1:]
+    assert [part.split(".")[0] for part in parts] == [str(number) for number in range(1, 11)]
+    for part in parts:
+        shown = [
+            output
+            for language, text in BLOCK.findall(part)
+            if language == "console"
+            for *_, output in sessions.commands(text)
+        ]
+        assert any(shown), part.partition("\n")[0]
+    assert "(docs/walks.md)" in (ROOT / "README.md").read_text("utf-8")

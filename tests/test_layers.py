@@ -67,7 +67,6 @@ ORDER = (
     "gguftools.conversion",
     "gguftools.publish",
     "gguftools.lab",
-    "gguftools.demo",
     "gguftools.cli",
     "gguftools.cli.commands",
     "gguftools",
@@ -106,6 +105,33 @@ def room_of(module: str) -> str:
 @pytest.mark.parametrize("module", FILES)
 def test_imports_point_down_only(module: str):
     assert not [name for name in imported(module) if ROOMS[room_of(name)] > ROOMS[room_of(module)]]
+
+
+LAB = "gguftools.lab."
+
+
+def lab_package(module: str) -> str:
+    """The package of an expert feature that a module is in; "" for other modules."""
+    return LAB + module.removeprefix(LAB).split(".")[0] if module.startswith(LAB) else ""
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_expert_features_are_imported_by_their_package(module: str):
+    """Outside `gguftools.lab.X` nothing imports a module in it: what is public is in its `__init__`."""
+    package = lab_package(module)
+    inner = [name for name in imported(module) if lab_package(name) not in ("", name, package)]
+    assert inner == []
+
+
+@pytest.mark.parametrize("folder", ["docs", "examples", "tests/fuzz", "tests/verify"])
+def test_scripts_import_expert_features_by_their_package(folder: str):
+    """Tests of gguftools may look inside, and so do benchmarks of a part."""
+    inner = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                inner += [f"{path.name}: {name}" for name in [str(node.module)] if lab_package(name) not in ("", name)]
+    assert inner == []
 
 
 def test_there_are_no_circles():

@@ -10,7 +10,7 @@ import pytest
 import typer.main
 
 from gguftools.__main__ import build_app
-from gguftools.cli.usage import APART, NEEDS, flag
+from gguftools.cli.exclusions import EXCLUSIONS, NEEDS, exclusions, flag
 
 from .gguftools.command_line import EXAMPLE, TEXT, run, typed
 from .gguftools.publish.report.example import results
@@ -229,7 +229,7 @@ NEEDED_BESIDE = {
     "--prices": ["--plan"],
     "--min-rows": ["--merge", "filled.gguf"],
 }
-# Flags. What they do not go with stands in gguftools.cli.usage, whose every entry is tried below.
+# Flags. What they do not go with stands in gguftools.cli.exclusions, whose every entry is tried below.
 FLAGS = {
     "--quiet",
     "--verbose",
@@ -374,8 +374,8 @@ def test_values_that_mean_nothing_are_refused(command, name, files, tmp_path, mo
 def entries() -> list[tuple[str, str, str]]:
     """(command, option, another that it cannot be combined with) of every pair."""
     found = []
-    for command, rules in APART.items():
-        for one, others, _ in rules:
+    for command in EXCLUSIONS:
+        for one, others, _ in exclusions(PROGRAM.commands[command]) if command else EXCLUSIONS[command]:
             names = others.split() if not others.startswith("*") else ["imatrix"]
             found += [(command or "validate", one, other) for other in names]
     return found

@@ -9,7 +9,7 @@ of their checkpoints; llama.cpp's graphs.
 import numpy as np
 
 from archs.config import head_dim
-from archs.experts import GATING, SEPARATE_EXPERTS, SHARED, kinds_of_nets
+from archs.experts import GATING, SEPARATE_EXPERTS, SHARED, net_types
 from archs.families.llama import HALVES, LLAMA
 from archs.hparams.file_keys import of_original, with_experts
 from archs.rope import rotated_width
@@ -108,7 +108,7 @@ BAILING2 = HALVES.derive(
         "norm_topk_prob": keys["expert_weights_norm"],
         "topk_group": keys.stored("expert_group_used_count"),
         "score_function": "sigmoid" if keys["expert_gating_func"] == GATING["sigmoid"] else "softmax",
-        "first_k_dense_replace": kinds_of_nets(keys, tensors)["mlp_layer_types"].count("dense"),
+        "first_k_dense_replace": net_types(keys, tensors)["mlp_layer_types"].count("dense"),
     },
     absent={"expert_weights_norm": with_experts(False), "expert_gating_func": of_original(GATING["sigmoid"])},
     flags_from_tensors={"attention_bias": None, "mlp_bias": None, "use_qkv_bias": "blk.*.attn_qkv.bias"},

@@ -25,8 +25,8 @@ from quants.errors import ModelError
 
 def attends(config: Config) -> list[int]:
     """Return 1 in layers with latent attention, MTP layers included."""
-    further = config.get("num_nextn_predict_layers") or 0
-    return [int(kind == "full_attention") for kind in config["layer_types"]] + [1] * further
+    mtp_layers = config.get("num_nextn_predict_layers") or 0
+    return [int(layer_type == "full_attention") for layer_type in config["layer_types"]] + [1] * mtp_layers
 
 
 def limits(key: str, config: Config) -> list[float] | None:
@@ -45,14 +45,14 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Return gates by the type of their layer, as both share a name. Tensors tell which layers attend: for layers
     outside whole groups the published code and transformers disagree.
     """
-    attending, found = {int(place[1]) for name in tensors if (place := LATENT.search(name))}, {}
-    kinds = ["full_attention" if i in attending else "" for i in range(config["num_hidden_layers"])]
-    config = {**config, "layer_types": kinds}
+    attending, named = {int(place[1]) for name in tensors if (place := LATENT.search(name))}, {}
+    layer_types = ["full_attention" if i in attending else "" for i in range(config["num_hidden_layers"])]
+    config = {**config, "layer_types": layer_types}
     for name, tensor in tensors.items():
         if (gate := GATE.fullmatch(name)) and int(gate[2]) in attending:
             name = f"{gate[1]}out_gate.weight"
-        found[name] = tensor
-    return config, found
+        named[name] = tensor
+    return config, named
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
@@ -74,11 +74,11 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         raise ModelError("no layer of the file has full attention; Ling 3's config cannot say that")
     group = full.index(True) + 1
     lists = {"swiglu_clamp_exp": "expert_swiglu_limit_list", "swiglu_clamp_shexp": "share_expert_swiglu_limit_list"}
-    found = {name: keys[key] for key, name in lists.items() if key in keys}
+    optional = {name: keys[key] for key, name in lists.items() if key in keys}
     if (parts := keys.stored("rope.dimension_sections")) is not None:
-        found["mrope_section"] = parts[:3]
+        optional["mrope_section"] = parts[:3]
     return {
-        **found,
+        **optional,
         **v3_config_from_gguf(keys, tensors),
         "layer_group_size": group,
         "no_kda_lora": True,

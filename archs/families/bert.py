@@ -25,8 +25,8 @@ def first_position(config: Config) -> int:
 
 def labels(config: Config) -> list[str] | None:
     """Return a classifier's labels; transformers' two default labels without a head are none."""
-    found = config.get("id2label") or {}
-    names = [found[key] for key in sorted(found, key=int)]
+    listed = config.get("id2label") or {}
+    names = [listed[key] for key in sorted(listed, key=int)]
     return None if len(names) == 2 and names[0] == "LABEL_0" else names or None
 
 

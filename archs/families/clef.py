@@ -35,18 +35,18 @@ def prepared(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     config, tensors = mtp_layers(config, tensors)
     if (routing := (config.get("decision") or {}).get("routing_layers")) is None:
         raise ModelError("the model has no joint_head_config.json, which says how its head is laid out")
-    found: dict[str, Tensor] = {}
+    named: dict[str, Tensor] = {}
     scales: dict[str, float] = {}
     for name, tensor in tensors.items():
         if (scale := name.removeprefix(HEAD)) in SCALES:
             scales[scale] = float(tensor.float32().reshape(-1)[0])
             continue
         place = PLACE.sub(lambda match: PLACES[match[0]], name) if name.startswith(HEAD) else name
-        found[LAYER.sub(lambda m: f"{HEAD}stack.{int(m[2]) + routing * (m[1] == 'layers')}.", place)] = tensor
+        named[LAYER.sub(lambda m: f"{HEAD}stack.{int(m[2]) + routing * (m[1] == 'layers')}.", place)] = tensor
     if missing := [name for name in SCALES if name not in scales]:
         raise ModelError(f"the checkpoint's head has no {missing[0]!r}")
-    found[f"{HEAD}scales"] = from_array(f"{HEAD}scales", np.asarray(used(scales), np.float32))
-    return config, found
+    named[f"{HEAD}scales"] = from_array(f"{HEAD}scales", np.asarray(used(scales), np.float32))
+    return config, named
 
 
 def used(scales: Mapping[str, float]) -> list[float]:
@@ -57,12 +57,12 @@ def used(scales: Mapping[str, float]) -> list[float]:
 
 def attention(source: str, target: str) -> dict[str, Target]:
     """Return torch's attention, with q, k and v fused."""
-    found: dict[str, Target] = {f"{source}.out_proj": f"{target}_o"}
+    targets: dict[str, Target] = {f"{source}.out_proj": f"{target}_o"}
     for suffix in ("weight", "bias"):
-        found[f"{source}.in_proj_{suffix}"] = tuple(
+        targets[f"{source}.in_proj_{suffix}"] = tuple(
             TensorMap(f"{target}_{letter}.{suffix}", part(i, 3)) for i, letter in enumerate("qkv")
         )
-    return found
+    return targets
 
 
 STACK: dict[str, Target] = {

@@ -8,7 +8,7 @@ their weights sum to one whatever `norm_topk_prob` says. Reference: transformers
 """
 
 from archs.config import head_dim, unusual_windows, windowed_layers
-from archs.experts import GATING, SEPARATE_EXPERTS, SHARED, kinds_of_nets
+from archs.experts import GATING, SEPARATE_EXPERTS, SHARED, net_types
 from archs.families.llama import HALVES
 from archs.hparams.file_keys import Keys, with_experts
 from archs.hparams.model_hparams import HParams
@@ -61,8 +61,8 @@ COHERE2 = COHERE.derive(
 
 def dense(config: Config) -> list[bool]:
     """Return for each layer whether its net is dense."""
-    kinds, first = config.get("mlp_layer_types"), config["first_k_dense_replace"]
-    return [kinds[i] == "dense" if kinds else i < first for i in range(config["num_hidden_layers"])]
+    net_types, first = config.get("mlp_layer_types"), config["first_k_dense_replace"]
+    return [net_types[i] == "dense" if net_types else i < first for i in range(config["num_hidden_layers"])]
 
 
 def dense_layers(config: Config) -> int:
@@ -90,8 +90,8 @@ def rope_pattern(config: Config) -> list[bool] | None:
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """Enable rope in dense layers before the first with experts, unless the file lists the layers with rope."""
-    said = keys.get("attention.rope_pattern") is not None
-    first = 0 if said else int(keys.get("leading_dense_block_count"))
+    listed = keys.get("attention.rope_pattern") is not None
+    first = 0 if listed else int(keys.get("leading_dense_block_count"))
     return usual.with_layers(lambda index, own: {"rotates": own.rotates or index < first})
 
 
@@ -129,7 +129,7 @@ COHERE2_MOE = COHERE2.derive(
         "prefix_dense_intermediate_size": keys["feed_forward_length"],
         "intermediate_size": keys["expert_feed_forward_length"],
         "num_shared_experts": keys.get("expert_shared_count"),
-        **kinds_of_nets(keys, tensors),
+        **net_types(keys, tensors),
         "expert_selection_fn": "sigmoid" if keys["expert_gating_func"] == GATING["sigmoid"] else "softmax",
     },
     rope_parameters="one",
@@ -143,8 +143,8 @@ COHERE2_MOE = COHERE2.derive(
 
 def has_rms_epsilon(keys: Keys) -> bool:
     """Return whether the norms are RMS norms, by the epsilon's key."""
-    kinds = [keys.stored(f"attention.layer_norm_{each}epsilon") for each in ("", "rms_")]
-    return kinds[0] is None and kinds[1] is not None
+    epsilons = [keys.stored(f"attention.layer_norm_{each}epsilon") for each in ("", "rms_")]
+    return epsilons[0] is None and epsilons[1] is not None
 
 
 COHERE2_MOE_RMS = COHERE2_MOE.derive(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from archs.families.llama import LLAMA
-from archs.layer_kinds import where_wide, with_kv_heads
+from archs.layer_types import where_wide, with_kv_heads
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, Index, TensorMap, Tensors
 from archs.transforms import reordered
 from quants.errors import FormatError, ModelError
@@ -34,15 +34,15 @@ def kv_heads(config: Config) -> int | list[int]:
     """Return the key-value heads of each layer; 0 without attention."""
     if not config.get("block_configs"):
         return config.get("num_key_value_heads_per_layer") or int(config["num_key_value_heads"])
-    found = []
+    counts = []
     for attention, _ in blocks(config):
         if attention.get("replace_with_linear"):
             raise ModelError("config.json replaces attention by one matrix in some layers, which is not supported")
         group = attention.get("n_heads_in_group")
         if group is not None and (not isinstance(group, int) or not 0 < group <= config["num_attention_heads"]):
             raise ModelError(f"config.json: n_heads_in_group is {group!r}, no number of heads")
-        found.append(config["num_attention_heads"] // group if group else 0)
-    return found
+        counts.append(config["num_attention_heads"] // group if group else 0)
+    return counts
 
 
 def heads(config: Config) -> int | list[int]:
@@ -90,7 +90,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     attention = [count[i] // groups[i] if groups[i] else None for i in range(len(count))]
     hidden = keys["embedding_length"]
     factors = [round(3 * width / (2 * hidden), 6) if width else None for width in widths]
-    found: ConfigKeys = {
+    config: ConfigKeys = {
         "num_attention_heads": max(count),
         "num_key_value_heads": None,
         "intermediate_size": None,
@@ -103,9 +103,9 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
             for group, factor in zip(attention, factors, strict=True)
         ],
     }
-    if net_width(found) != widths:
+    if net_width(config) != widths:
         raise ModelError(f"its nets are {sorted({*widths})} wide; their code makes multiples of {MULTIPLE}")
-    return found
+    return config
 
 
 DECI = LLAMA.derive(

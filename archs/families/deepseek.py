@@ -6,7 +6,7 @@ prompt and to its latest output tokens; files keep only the window's length, and
 all. Reference: the code of their checkpoints; transformers `models/deepseek_ocr2/`, `models/unlimited_ocr/`.
 """
 
-from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, kinds_of_nets, renormalized
+from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, net_types, renormalized
 from archs.families.llama import LLAMA
 from archs.hparams.file_keys import Keys
 from archs.hparams.model_hparams import HParams
@@ -37,7 +37,7 @@ DEEPSEEK = LLAMA.derive(
     },
     config_from_gguf=lambda keys, tensors: {
         "norm_topk_prob": bool(keys.get("expert_weights_norm")),
-        "first_k_dense_replace": kinds_of_nets(keys, tensors)["mlp_layer_types"].count("dense"),
+        "first_k_dense_replace": net_types(keys, tensors)["mlp_layer_types"].count("dense"),
     },
     refused={"scoring_func": "sigmoid"},
     tensors={**FUSED_EXPERTS, ".mlp.gate": "ffn_gate_inp", **SEPARATE_EXPERTS, **SHARED},

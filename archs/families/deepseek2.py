@@ -17,11 +17,11 @@ from archs.experts import FUSED_EXPERTS, GATING, ROUTING, SEPARATE_EXPERTS, SHAR
 from archs.families.llama import HALVES, LLAMA
 from archs.hparams.file_keys import Derived, Keys, of_original
 from archs.hparams.model_hparams import HParams
-from archs.layer_kinds import MLA
+from archs.layer_types import MLA
 from archs.rope import FACTORS, attention_factor, yarn_temperature
 from archs.schema import TOKENS
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
-from archs.tensor_maps import ALONE, MTP_KEYS, MTP_TENSORS, head_norms
+from archs.tensor_maps import MTP_KEYS, MTP_ONLY, MTP_TENSORS, head_norms
 from archs.transforms import chain, head_rows, transpose
 from quants import Tensor
 from quants.errors import ModelError
@@ -43,8 +43,8 @@ def attn_factor(config: Config) -> float | None:
         return None
     scale = rope_scaling(config, "mscale")
     beneath = yarn_temperature(config, rope_scaling(config, "mscale_all_dim")) if scale else 1.0
-    found = yarn_temperature(config, scale or 1.0) / beneath
-    return found if found != 1 else None
+    factor = yarn_temperature(config, scale or 1.0) / beneath
+    return factor if factor != 1 else None
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
@@ -169,13 +169,13 @@ DEEPSEEK_V2 = LLAMA.derive(
 )
 
 
-def mtp_alone(config: Config) -> Architecture | None:
-    return DEEPSEEK_V3_MTP if config.get(ALONE) else None
+def mtp_only(config: Config) -> Architecture | None:
+    return DEEPSEEK_V3_MTP if config.get(MTP_ONLY) else None
 
 
 DEEPSEEK_V3 = DEEPSEEK_V2.derive(
     hf_classes=("DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration"),
-    variant=mtp_alone,
+    variant=mtp_only,
     wrappers=("KimiVLForConditionalGeneration",),
     metadata={"expert_gating_func": always("sigmoid"), "expert_group_used_count": "topk_group"},
     config_from_gguf=v3_config_from_gguf,
@@ -239,8 +239,8 @@ YOUTU = DEEPSEEK_V3.derive(
 
 def window_pattern(config: Config) -> list[bool] | None:
     """Return which layers are windowed, if any (llama.cpp drops this)."""
-    found = windowed_layers(config, lambda layer: layer >= config["max_window_layers"])
-    return found if any(found) and config.get("sliding_window") else None
+    pattern = windowed_layers(config, lambda layer: layer >= config["max_window_layers"])
+    return pattern if any(pattern) and config.get("sliding_window") else None
 
 
 DOTS1 = HALVES.derive(

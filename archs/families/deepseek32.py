@@ -5,7 +5,7 @@ Reference: transformers `models/deepseek_v32/`, `models/glm_moe_dsa/`.
 """
 
 from archs.config import lookup
-from archs.experts import GATING, kinds_of_nets
+from archs.experts import GATING, net_types
 from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
 from archs.families.glm4 import GLM4_MOE_LITE
 from archs.hparams.file_keys import of_original, with_experts
@@ -26,7 +26,7 @@ INDEXER: dict[str, Target] = {
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    return {**v3_config_from_gguf(keys, tensors), **kinds_of_nets(keys, tensors)}
+    return {**v3_config_from_gguf(keys, tensors), **net_types(keys, tensors)}
 
 
 DEEPSEEK_V32 = DEEPSEEK_V3.derive(
@@ -52,14 +52,14 @@ DEEPSEEK_V32 = DEEPSEEK_V3.derive(
 
 def chooses(config: Config) -> list[bool] | None:
     """Return which layers have an indexer, if the config says so."""
-    kinds = lookup(config, "indexer_types")
-    return None if kinds is None else [kind == "full" for kind in kinds]
+    indexer_types = lookup(config, "indexer_types")
+    return None if indexer_types is None else [indexer_type == "full" for indexer_type in indexer_types]
 
 
 def dsa_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Return which layers have an indexer; files of other converters may not say."""
-    found, said = config_from_gguf(keys, tensors), keys.get("attention.indexer.types")
-    return found if said is None else found | {"indexer_types": ["full" if each else "shared" for each in said]}
+    config, types = config_from_gguf(keys, tensors), keys.get("attention.indexer.types")
+    return config if types is None else config | {"indexer_types": ["full" if each else "shared" for each in types]}
 
 
 GLM_DSA = GLM4_MOE_LITE.derive(

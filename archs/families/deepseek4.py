@@ -20,7 +20,7 @@ from archs.hparams.config_keys import LAYER_TYPE
 from archs.hparams.file_keys import Keys
 from archs.hparams.model_hparams import HParams
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
-from archs.tensor_maps import ALONE, MTP_KEYS, MTP_TENSORS, gated_net, mtp_layers
+from archs.tensor_maps import MTP_KEYS, MTP_ONLY, MTP_TENSORS, gated_net, mtp_layers
 from archs.transforms import Invertible, reshape, side_by_side, take
 from archs.typed_json import ListOf, Text
 from quants import Tensor, from_array
@@ -35,20 +35,23 @@ SCORING = {"sqrtsoftplus": 4, "sigmoid": 2}
 def ratios(config: Config) -> list[int]:
     """Return the tokens per compressed entry, by layer; 0 for a window only."""
     rates, count = RATES | dict(config.get("compress_rates") or {}), config["num_hidden_layers"]
-    if kinds := config.get("layer_types"):
-        return [rates[kind] for kind in kinds]
+    if layer_types := config.get("layer_types"):
+        return [rates[layer_type] for layer_type in layer_types]
     if published := config.get("compress_ratios"):
-        return [next((rates[kind] for kind, usual in RATES.items() if usual == each), each) for each in published]
+        return [
+            next((rates[layer_type] for layer_type, usual in RATES.items() if usual == each), each)
+            for each in published
+        ]
     return [rates[SPARSE if i > 1 and i % 2 else DENSE] for i in range(count)]
 
 
 def hash_layers(config: Config) -> int:
     """Return how many leading layers choose experts by token id. Raises ModelError if others do."""
-    kinds = config.get("mlp_layer_types")
-    if kinds is None:
+    net_types = config.get("mlp_layer_types")
+    if net_types is None:
         return min(int(config["num_hash_layers"]), int(config["num_hidden_layers"]))
-    count = kinds.count("hash_moe")
-    if "hash_moe" in kinds[count:]:
+    count = net_types.count("hash_moe")
+    if "hash_moe" in net_types[count:]:
         raise ModelError('config.json has layers of "hash_moe" after others, which deepseek4 files cannot express')
     return int(count)
 
@@ -78,29 +81,29 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
         if name.endswith(".gate.bias") and name.replace(".bias", ".tid2eid") in tensors:
             name = name.replace(".gate.bias", ".gate.unread_bias")
         named[name] = tensor
-    config, further = mtp_layers(config, named)
-    return config, {name: tensor.renamed(name) for name, tensor in further.items()}
+    config, prepared = mtp_layers(config, named)
+    return config, {name: tensor.renamed(name) for name, tensor in prepared.items()}
 
 
 def with_mtp_layer(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Return `mtp.0.…` as the layer after the last; its mix of the streams replaces the model's. Raises ModelError for
     several.
     """
-    last, found, there = config["num_hidden_layers"], dict[str, Tensor](), False
+    last, named, there = config["num_hidden_layers"], dict[str, Tensor](), False
     for name, tensor in tensors.items():
         if part := re.fullmatch(r"mtp\.(\d{1,4})\.(\w+)(.*)", name):
             if int(part[1]):
                 raise ModelError(f"the checkpoint has {name!r}; a deepseek4 file has room for one such layer, mtp.0")
-            place, there = FURTHER.get(part[2], part[2]), True
-            found[place if place in HEAD else f"layers.{last}.{place}{part[3]}"] = tensor
+            place, there = MTP_PARTS.get(part[2], part[2]), True
+            named[place if place in HEAD else f"layers.{last}.{place}{part[3]}"] = tensor
         elif name.removeprefix("model.") not in HEAD:
-            found[name] = tensor
-    kinds = {"compress_ratios": [*ratios(config), 0][: last + 1], "layer_types": None}
-    config, prepared = prepare({**config, **kinds}, found)
+            named[name] = tensor
+    overrides = {"compress_ratios": [*ratios(config), 0][: last + 1], "layer_types": None}
+    config, prepared = prepare({**config, **overrides}, named)
     return {**config, "num_nextn_predict_layers": int(there)}, prepared
 
 
-def _beside(tensor: Tensor, config: Config) -> Tensor:
+def _side_by_side(tensor: Tensor, config: Config) -> Tensor:
     """Return two stacked matrices, (2, rows, width), side by side."""
     rows = tensor.shape[1]
     both = reshape(tensor, (2 * rows, tensor.shape[2]))
@@ -127,16 +130,19 @@ def hparams_hook(keys: Keys, usual: HParams) -> HParams:
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     count, limits = keys["block_count"], keys["swiglu_clamp_exp"]
-    found, scoring = [int(each) for each in keys["attention.compress_ratios"]], keys.stored("expert_gating_func")
+    compress_ratios, scoring = (
+        [int(each) for each in keys["attention.compress_ratios"]],
+        keys.stored("expert_gating_func"),
+    )
     if len({*limits, *keys["swiglu_clamp_shexp"]}) > 1:
         raise ModelError("layers have several limits of gated units")
-    if set(found) - set(RATES.values()):
+    if set(compress_ratios) - set(RATES.values()):
         raise ModelError("transformers knows entries of 4 and of 128 tokens alone")
     return {
-        "compress_ratios": found,
+        "compress_ratios": compress_ratios,
         "mlp_layer_types": ["hash_moe" if i < keys["hash_layer_count"] else "moe" for i in range(count)],
         "swiglu_limit": limits[0],
-        "scoring_func": next(kind for kind, each in SCORING.items() if each == scoring),
+        "scoring_func": next(name for name, each in SCORING.items() if each == scoring),
         "qk_rope_head_dim": keys["rope.dimension_count"],
         "norm_topk_prob": True,
         "partial_rotary_factor": keys["rope.dimension_count"] / keys["attention.key_length"],
@@ -174,16 +180,16 @@ STREAMS: dict[str, Target] = {
 HEAD: dict[str, Target] = {
     f"{place}_{part}": f"output_hc_{part}.weight" for place in ("hc_head", "hc_head.hc") for part in PARTS
 }
-FURTHER = {"e_proj": "eh.0", "h_proj": "eh.1", "norm": "shared_head.norm"}  # of `mtp.0` → what the rules know
+MTP_PARTS = {"e_proj": "eh.0", "h_proj": "eh.1", "norm": "shared_head.norm"}  # of `mtp.0` → what the rules know
 
 
-def mtp_alone(config: Config) -> Architecture | None:
-    return DEEPSEEK4_MTP if config.get(ALONE) else None
+def mtp_only(config: Config) -> Architecture | None:
+    return DEEPSEEK4_MTP if config.get(MTP_ONLY) else None
 
 
 DEEPSEEK4 = LLAMA.derive(
     name="deepseek4",
-    variant=mtp_alone,
+    variant=mtp_only,
     hf_classes=("DeepseekV4ForCausalLM",),
     vocab=("bpe",),
     prepare=prepare,
@@ -306,5 +312,5 @@ DEEPSEEK4_MTP = DEEPSEEK4.derive(
             for net in ("exp", "shexp")
         },
     },
-    tensors={**MTP_TENSORS, ".eh.{e}": TensorMap("nextn.eh_proj", _beside, stack=True)},
+    tensors={**MTP_TENSORS, ".eh.{e}": TensorMap("nextn.eh_proj", _side_by_side, stack=True)},
 )

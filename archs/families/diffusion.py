@@ -65,9 +65,9 @@ LLADA = LLAMA.derive(
         "weight_tying": True,
         "rope": False,
         "multi_query_attention": True,
-        "activation_type": lambda kind: kind not in (None, "silu"),
-        "block_type": lambda kind: kind not in (None, "llama"),
-        "layer_norm_type": lambda kind: kind not in (None, "rms"),
+        "activation_type": lambda value: value not in (None, "silu"),
+        "block_type": lambda value: value not in (None, "llama"),
+        "layer_norm_type": lambda value: value not in (None, "rms"),
     },
     tensors={
         **dict.fromkeys(name for name in LLAMA.tensors if name.startswith("layers.")),

@@ -15,7 +15,7 @@ import numpy as np
 from archs.config import other_than, rotary_of_all
 from archs.families.deepseek32 import DEEPSEEK_V32
 from archs.families.deepseek32 import config_from_gguf as v32_from_gguf
-from archs.rope import scaled_by_kind
+from archs.rope import scaled_by_type
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import Invertible, chain, head_rows, scaled_rows, transpose
 from quants import Tensor
@@ -29,10 +29,10 @@ MTP = "mtp.embed_tokens.weight"
 
 def windowed(config: Config) -> list[bool]:
     """Return which layers have a window instead of an indexer."""
-    kinds = config.get("layer_types") or [
+    layer_types = config.get("layer_types") or [
         "" if i < 2 or i % 4 == 1 else "sliding_attention" for i in range(config["num_hidden_layers"])
     ]
-    return [kind == "sliding_attention" for kind in kinds]
+    return [layer_type == "sliding_attention" for layer_type in layer_types]
 
 
 def of_windows(config: Config) -> dict[str, int]:
@@ -44,11 +44,11 @@ def of_windows(config: Config) -> dict[str, int]:
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Return the tensors with the MTP layer's embedding in that layer, factors in norms, matrices by layer type."""
-    count, found = config["num_hidden_layers"], {}
-    further = int(any(name.endswith(MTP) for name in tensors))
-    config = {**config, "num_nextn_predict_layers": further, **of_windows(config)}
+    count, named = config["num_hidden_layers"], {}
+    mtp_layers = int(any(name.endswith(MTP) for name in tensors))
+    config = {**config, "num_nextn_predict_layers": mtp_layers, **of_windows(config)}
     config |= rotary_of_all(config) if any(windowed(config)) else {}
-    local = [*windowed(config), *[True] * further]
+    local = [*windowed(config), *[True] * mtp_layers]
     for name, tensor in tensors.items():
         if name.endswith(MTP):
             name = f"{name.removesuffix(MTP)}layers.{count}.embed_tokens.weight"
@@ -59,13 +59,13 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
             elif config.get("apply_mla_qkv_lora_rescale", True):
                 rank = config["q_lora_rank"] if place[3][0] == "q" else config[f"{own}kv_lora_rank"]
                 tensor = factor(tensor, rank)(tensor, config)
-        found[name] = tensor
-    return config, found
+        named[name] = tensor
+    return config, named
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
     """Undo `prepare`."""
-    last, local, found = config["num_hidden_layers"], windowed(config), {}
+    last, local, named = config["num_hidden_layers"], windowed(config), {}
     local = [*local, *[True] * config["num_nextn_predict_layers"]]
     for name, tensor in tensors.items():
         name = f"model.{MTP}" if name == f"model.layers.{last}.embed_tokens.weight" else name
@@ -74,8 +74,8 @@ def published(config: Config, tensors: Tensors) -> Tensors:
             rank = config["q_lora_rank"] if place[3][0] == "q" else config[f"{own}kv_lora_rank"]
             tensor = factor(tensor, rank).invert(tensor, config)
         name = place[0] if place else name
-        found[name] = tensor.renamed(name)
-    return found
+        named[name] = tensor.renamed(name)
+    return named
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
@@ -84,13 +84,15 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     local = keys["attention.sliding_window_pattern"]
     all_heads: Any = keys["attention.head_count"]
     all_heads = all_heads if isinstance(all_heads, list) else [all_heads] * count
-    full, own = ({n for n, each in zip(all_heads, local, strict=False) if each == kind} for kind in (False, True))
+    full, own = (
+        {n for n, each in zip(all_heads, local, strict=False) if each == is_local} for is_local in (False, True)
+    )
     if len(full) > 1 or len(own) > 1:
         raise ModelError("its layers of one type have several numbers of heads; a config has one for each type")
     heads, rank = max(full, default=max(own, default=0)), keys["attention.kv_lora_rank_swa"]
     return {
         **v32_from_gguf(keys, tensors),
-        **scaled_by_kind(keys, "indexed_attention"),
+        **scaled_by_type(keys, "indexed_attention"),
         "num_attention_heads": heads,
         "num_key_value_heads": heads,
         "head_dim": keys["attention.key_length_mla"],
@@ -120,11 +122,11 @@ def factor(tensor: Tensor, rank: int) -> Invertible:
     return scaled_rows(lambda config: np.full(tensor.shape[0], math.sqrt(config["hidden_size"] / rank), np.float32))
 
 
-def other_kind(tensors: Tensors) -> list[str]:
+def other_type(tensors: Tensors) -> list[str]:
     """Return names of matrices of the other layer type: those with an indexer, and those without."""
-    found = {LAYER.sub(r"\1", name) for name in tensors if LAYER.match(name)}
+    layers = {LAYER.sub(r"\1", name) for name in tensors if LAYER.match(name)}
     full = {LAYER.sub(r"\1", name) for name in tensors if name.endswith(".indexer.proj.weight")}
-    return [f"layers.{i}.self_attn.{'swa_' if i in full else ''}kv_b_proj" for i in found]
+    return [f"layers.{i}.self_attn.{'swa_' if i in full else ''}kv_b_proj" for i in layers]
 
 
 def heads(config: Config) -> list[int]:
@@ -140,7 +142,7 @@ DOTS3 = DEEPSEEK_V32.derive(
     prepare=prepare,
     config_from_gguf=config_from_gguf,
     prepare_export=published,
-    legacy_names=other_kind,
+    legacy_names=other_type,
     metadata={
         "attention.head_count": heads,
         "attention.latent_norm_epsilon": None,

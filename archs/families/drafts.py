@@ -30,13 +30,13 @@ from archs.hparams.config_keys import FLAG, SIZE, TOKEN
 from archs.rope import SCALING
 from archs.spec import Computed, Config, TensorMap, Tensors
 from archs.transforms import interleave_rope
-from archs.typed_json import Fields, Kind, ListOf, Number, Text, Whole
+from archs.typed_json import Fields, FieldType, ListOf, Number, Text, Whole
 from quants import Tensor
 from quants.errors import ModelError
 
 NUMBER = Number()
 
-LAYERS = ListOf(Whole(0, 10_000), most=100)  # numbers of the target's
+LAYERS = ListOf(Whole(0, 10_000), max_items=100)  # numbers of the target's
 
 EAGLE3 = LLAMA.derive(
     name="eagle3",
@@ -55,7 +55,7 @@ EAGLE3 = LLAMA.derive(
 
 # DFlash and DSpark
 
-BLOCK: dict[str, Kind] = {  # of a block draft model, at the root of config.json or in its "dflash_config"
+BLOCK: dict[str, FieldType] = {  # of a block draft model, at the root of config.json or in its "dflash_config"
     "target_layer_ids": LAYERS,
     "mask_token_id": TOKEN,
     "block_size": Whole(1),
@@ -77,12 +77,12 @@ BLOCK: dict[str, Kind] = {  # of a block draft model, at the root of config.json
 def of_block(*names: str, otherwise: Any = None, nested: bool = False) -> Computed:
     """Return the first of these settings that is there. nested: only in "dflash_config"."""
 
-    def found(config: Config) -> Any:
+    def setting(config: Config) -> Any:
         settings = config.get("dflash_config") or {}
         given = [settings.get(name) for name in names] + [config.get(name) for name in names if not nested]
         return next((each for each in given if each is not None), otherwise)
 
-    return found
+    return setting
 
 
 def target_layers(config: Config) -> list[int]:
@@ -275,10 +275,10 @@ GELU = "gelu_pytorch_tanh"
 def prepare_gemma4(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Raise ModelError for what such files cannot express."""
     count, head = config["num_hidden_layers"], any("confidence_" in name for name in tensors)
-    kinds, whole = config.get("layer_types"), config["vocab_size"]
+    layer_types, whole = config.get("layer_types"), config["vocab_size"]
     wrong = {
         "attention_k_eq_v": not config.get("attention_k_eq_v"),
-        "layer_types": kinds != ["full_attention"] * count,
+        "layer_types": layer_types != ["full_attention"] * count,
         "hidden_activation": config.get("hidden_activation", GELU) != GELU,
         "attention_bias": bool(config.get("attention_bias")),
         "enable_moe_block": bool(config.get("enable_moe_block")),
@@ -286,8 +286,8 @@ def prepare_gemma4(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
         "markov_head_type": vanilla(config) != "vanilla",
         "final_logit_softcapping": bool(config.get("final_logit_softcapping")),
     }
-    for key, told in wrong.items():
-        if told:
+    for key, is_wrong in wrong.items():
+        if is_wrong:
             raise ModelError(f"config.json has {key} = {config.get(key)!r}, which no dflash file of Gemma 4 has")
     anchor = config.get("sample_from_anchor")
     given = {"hidden_activation": GELU, "sample_from_anchor": True if anchor is None else anchor}
@@ -305,7 +305,7 @@ GEMMA4_DSPARK = DFLASH.derive(
     hf_classes=("Gemma4DSparkModel",),
     prepare=prepare_gemma4,
     generated=(gemma4_freqs,),
-    rope_parameters="by kind",
+    rope_parameters="by type",
     metadata={
         **dict.fromkeys(SCALING),
         "attention.head_count_kv": "num_global_key_value_heads",
@@ -350,7 +350,7 @@ OUTSIDE = (
 
 def prepare_deepseek4(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Return only the tensors of `mtp.…`, as layers; tensors outside of layers may be in any of them."""
-    found, count = dict[str, Tensor](), 0
+    named, count = dict[str, Tensor](), 0
     for name, tensor in tensors.items():
         part = re.fullmatch(r"mtp\.(\d{1,4})\.(\w+)(.*)", name)
         if part is None:
@@ -358,7 +358,7 @@ def prepare_deepseek4(config: Config, tensors: Tensors) -> tuple[Config, Tensors
         count = max(count, int(part[1]) + 1)
         bare = f"{part[2]}{part[3]}"
         if not bare.endswith(".bias_vl"):
-            found[bare if part[2] in OUTSIDE else f"layers.{part[1]}.{bare}"] = tensor
+            named[bare if part[2] in OUTSIDE else f"layers.{part[1]}.{bare}"] = tensor
     if not count:
         raise ModelError("the checkpoint has no tensor of a draft (mtp.…)")
     full = {
@@ -371,7 +371,7 @@ def prepare_deepseek4(config: Config, tensors: Tensors) -> tuple[Config, Tensors
         "mlp_layer_types": None,
     }
     assert DEEPSEEK4.prepare is not None
-    return DEEPSEEK4.prepare(full, found)
+    return DEEPSEEK4.prepare(full, named)
 
 
 DEEPSEEK4_DSPARK = DEEPSEEK4.derive(

@@ -11,7 +11,7 @@ from archs.experts import shared_width
 from archs.families.deepseek2 import DEEPSEEK_V3
 from archs.families.llama import HALVES
 from archs.families.qwen2 import sections
-from archs.layer_kinds import experts_in_turn
+from archs.layer_types import experts_in_turn
 from archs.spec import ConfigKeys, GgufKeys, Tensors
 
 ERNIE4_5 = HALVES.derive(

@@ -8,18 +8,18 @@ llama.cpp's graph.
 """
 
 from archs.config import windowed_layers
-from archs.experts import kinds_of_nets, shared_width
+from archs.experts import net_types, shared_width
 from archs.families.deepseek2 import DOTS1
 from archs.families.llama import HALVES
 from archs.families.olmo import OLMO2
 from archs.hparams.file_keys import Derived, with_experts
-from archs.layer_kinds import EXPERTS_OR_DENSE
+from archs.layer_types import EXPERTS_OR_DENSE
 from archs.rope import rotated_width, scaling_type
 from archs.spec import Config
 from archs.tensor_maps import MTP_KEYS, MTP_TENSORS, gated_net, mtp_layers, published_mtp
 from archs.typed_json import Either, ListOf, Text, Whole
 
-MTP_KINDS = {"mtp_layer_types": ListOf(Text(("full_attention", "sliding_attention")))}
+MTP_LAYER_TYPES = {"mtp_layer_types": ListOf(Text(("full_attention", "sliding_attention")))}
 PATTERN = {"sliding_window_pattern": Either((Whole(), Text(form="[LG]+")))}
 
 
@@ -27,17 +27,17 @@ def window_pattern(config: Config) -> list[bool] | None:
     """Return which layers have a window: by a repeated word of L and G, or all but every n-th."""
     if not config.get("sliding_window"):
         return None
-    said = config.get("sliding_window_pattern") or 4
-    if isinstance(said, str):
-        return windowed_layers(config, lambda layer: said[layer % len(said)] == "L")
-    return windowed_layers(config, lambda layer: (layer + 1) % int(said) != 0)
+    pattern = config.get("sliding_window_pattern") or 4
+    if isinstance(pattern, str):
+        return windowed_layers(config, lambda layer: pattern[layer % len(pattern)] == "L")
+    return windowed_layers(config, lambda layer: (layer + 1) % int(pattern) != 0)
 
 
 def windows_of_all(config: Config) -> list[bool] | None:
     """Return `window_pattern`, with items for MTP layers if their type is not the first layer's."""
-    found, kinds = window_pattern(config), config.get("mtp_layer_types") or []
-    further = [kind == "sliding_attention" for kind in kinds[: config["num_nextn_predict_layers"]]]
-    return [*found, *further] if found and further != found[:1] * len(further) else found
+    windowed, mtp_types = window_pattern(config), config.get("mtp_layer_types") or []
+    mtp_windowed = [layer_type == "sliding_attention" for layer_type in mtp_types[: config["num_nextn_predict_layers"]]]
+    return [*windowed, *mtp_windowed] if windowed and mtp_windowed != windowed[:1] * len(mtp_windowed) else windowed
 
 
 EXAONE4 = OLMO2.derive(
@@ -108,7 +108,7 @@ EXAONE = HALVES.derive(
 EXAONE_MOE = DOTS1.derive(
     name="exaone-moe",
     hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
-    keys=PATTERN | MTP_KINDS,
+    keys=PATTERN | MTP_LAYER_TYPES,
     prepare=mtp_layers,
     prepare_export=published_mtp,
     metadata={
@@ -140,7 +140,7 @@ EXAONE_MOE = DOTS1.derive(
     },
     absent={"expert_weights_norm": with_experts(False)},
     unread=("rope.freq_base_swa",),
-    config_from_gguf=kinds_of_nets,
+    config_from_gguf=net_types,
     tensors={".mlp.e_score_correction_bias": "exp_probs_b.bias", **MTP_TENSORS},
     block={
         "window_period": 4,

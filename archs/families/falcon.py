@@ -120,7 +120,7 @@ FALCON = BASE.derive(
     },
 )
 
-MOST_ROWS = 1 << 24  # far more than any model has
+MAX_ROWS = 1 << 24  # far more than any model has
 
 
 def inner_size(config: Config) -> int:
@@ -131,7 +131,7 @@ def projection_factors(config: Config) -> Floats:
     """Return the multiplier of each row of the Mamba projection: gate, input, B, C, time steps."""
     groups = config["mamba_n_groups"] * config["mamba_d_state"]
     rows = (inner_size(config), inner_size(config), groups, groups, config["mamba_n_heads"])
-    if sum(rows) > MOST_ROWS:
+    if sum(rows) > MAX_ROWS:
         raise ModelError(f"config.json makes the Mamba projection {sum(rows)} rows")
     return np.repeat(np.array(config["ssm_multipliers"], np.float32), rows)
 

@@ -17,7 +17,7 @@ from archs.config import rope_scaling, windowed_layers
 from archs.families.gemma import GEMMA3
 from archs.hparams.config_keys import FLAG, NET_WIDTH
 from archs.hparams.file_keys import Derived
-from archs.layer_kinds import after_dense
+from archs.layer_types import after_dense
 from archs.rope import FACTORS, SCALING
 from archs.spec import COMMON, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.tensor_maps import becomes
@@ -28,8 +28,8 @@ from quants.errors import ModelError
 
 
 def window_pattern(config: Config) -> list[bool]:
-    found = windowed_layers(config, lambda layer: (layer + 1) % 6 != 0)
-    return [*found[:-1], False]
+    pattern = windowed_layers(config, lambda layer: (layer + 1) % 6 != 0)
+    return [*pattern[:-1], False]
 
 
 def of_wide_layers(config: Config, key: str, otherwise: object) -> object:
@@ -67,8 +67,10 @@ def proportional_freqs(config: Config) -> Iterable[Tensor]:
     if rope_scaling(config, "rope_type") != "proportional":
         raise ModelError("config.json has another rope_type for full_attention than 'proportional', which Gemma 4 has")
     if local := config.get("rope_scaling_local"):
-        kind = local["rope_type"]
-        raise ModelError(f"config.json scales windowed layers' rope ({kind}), which Gemma 4's files cannot express")
+        rope_type = local["rope_type"]
+        raise ModelError(
+            f"config.json scales windowed layers' rope ({rope_type}), which Gemma 4's files cannot express"
+        )
     pairs = wide_head(config) // 2
     rotating = int(wide_head(config) * config["partial_rotary_factor"] / 2)
     yield from_array("rope_freqs.weight", np.array([1.0] * rotating + [1e30] * (pairs - rotating), np.float32))
@@ -80,7 +82,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     windowed, widths = keys["attention.sliding_window_pattern"], keys["feed_forward_length"]
     heads: int | list[int] = keys["attention.head_count_kv"]
     alike = any(f"blk.{i}.attn_v.weight" not in tensors for i in own if not windowed[i])
-    found: ConfigKeys = {
+    config: ConfigKeys = {
         "model_type": "gemma4_text",
         "architectures": ["Gemma4ForCausalLM"],
         "partial_rotary_factor": None,
@@ -94,16 +96,16 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         "num_experts": keys.stored("expert_count"),
     }
     if isinstance(heads, int):
-        found["num_key_value_heads"] = heads
+        config["num_key_value_heads"] = heads
     else:
         pairs = [*zip(heads, windowed, strict=True)]
-        wide, usual = ([count for count, each in pairs if bool(each) is kind] for kind in (False, True))
+        wide, usual = ([count for count, each in pairs if bool(each) is is_windowed] for is_windowed in (False, True))
         if not alike:
-            raise ModelError("layers have several numbers of key-value heads, and values beside keys")
-        found |= {"num_key_value_heads": [*usual, *wide][0], "num_global_key_value_heads": wide[0]}
+            raise ModelError("layers have several numbers of key-value heads, and values separate from keys")
+        config |= {"num_key_value_heads": [*usual, *wide][0], "num_global_key_value_heads": wide[0]}
     if (table := tensors.get("per_layer_token_embd.weight")) is not None:
-        found["vocab_size_per_layer_input"] = table.shape[0]
-    return found
+        config["vocab_size_per_layer_input"] = table.shape[0]
+    return config
 
 
 GEMMA4 = GEMMA3.derive(
@@ -153,7 +155,7 @@ GEMMA4 = GEMMA3.derive(
     refused={"use_bidirectional_attention": "all"},
     config_from_gguf=config_from_gguf,
     generated=(proportional_freqs,),
-    rope_parameters="by kind",
+    rope_parameters="by type",
     tensors={
         **{name: TensorMap(to.name) if isinstance(to, TensorMap) else to for name, to in GEMMA3.tensors.items()},
         "embed_tokens_per_layer": "per_layer_token_embd",

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from archs.config import head_dim, lookup
-from archs.experts import GATING, always, kinds_of_nets
+from archs.experts import GATING, always, net_types
 from archs.families.deepseek2 import DEEPSEEK_V3, DOTS1, v3_config_from_gguf
 from archs.families.llama import HALVES, LLAMA
 from archs.families.qwen2 import sections
@@ -206,7 +206,7 @@ GLM4_MOE_LITE = DEEPSEEK_V3.derive(
         "num_nextn_predict_layers": 0,
         "vocab_size": 154_880,
     },
-    config_from_gguf=lambda keys, tensors: {**v3_config_from_gguf(keys, tensors), **kinds_of_nets(keys, tensors)},
+    config_from_gguf=lambda keys, tensors: {**v3_config_from_gguf(keys, tensors), **net_types(keys, tensors)},
     tensors=MTP_TENSORS,
     refused={"partial_rotary_factor": lambda share: share not in (None, 1)},
 )
@@ -221,8 +221,8 @@ def halves(rows: int, config: Config) -> Index:
         return np.arange(rows)
     width, rotated = head_dim(config), rotated_width(config)
     one = np.concatenate([np.arange(0, rotated, 2), np.arange(1, rotated, 2), np.arange(rotated, width)])
-    found: Index = (np.arange(0, rows, width)[:, None] + one).reshape(-1)
-    return found
+    order: Index = (np.arange(0, rows, width)[:, None] + one).reshape(-1)
+    return order
 
 
 GLM4V = GLM4.derive(

@@ -12,7 +12,7 @@ from archs.families.deepseek32 import GLM_DSA, dsa_from_gguf
 from archs.families.kimi_linear import DELTA
 from archs.hparams.config_keys import SOME
 from archs.hparams.file_keys import with_experts
-from archs.layer_kinds import MLA, unless_one_stream, with_kv_heads
+from archs.layer_types import MLA, unless_one_stream, with_kv_heads
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import chain, flat, negative_exp
 from quants.errors import ModelError
@@ -23,9 +23,11 @@ USUAL_BOUND = -5.0
 
 def kv_heads(config: Config) -> list[int]:
     """Return the key-value heads: one in layers with latent attention, none in others."""
-    count, further = config["num_hidden_layers"], config.get("num_nextn_predict_layers") or 0
-    kinds = config.get("layer_types") or [("linear" if i % 4 != 3 else "indexed") + "_attention" for i in range(count)]
-    return [int(kind != "linear_attention") for kind in kinds] + [1] * further
+    count, mtp_layers = config["num_hidden_layers"], config.get("num_nextn_predict_layers") or 0
+    layer_types = config.get("layer_types") or [
+        ("linear" if i % 4 != 3 else "indexed") + "_attention" for i in range(count)
+    ]
+    return [int(layer_type != "linear_attention") for layer_type in layer_types] + [1] * mtp_layers
 
 
 def head_width(config: Config) -> int:
@@ -33,31 +35,31 @@ def head_width(config: Config) -> int:
     heads = lookup(config, f"{LINEAR}.num_heads|linear_num_heads")
     if heads not in (None, config["num_attention_heads"]):
         raise ModelError(
-            f"config.json has {heads} heads of delta attention beside {config['num_attention_heads']} "
-            "others; glm5-next files have as many of both"
+            f"config.json has {heads} heads of delta attention and {config['num_attention_heads']} of latent "
+            "attention; glm5-next files have as many of both"
         )
     return int(lookup(config, f"{LINEAR}.head_dim|linear_head_dim"))
 
 
 def bound(config: Config) -> float | None:
     """Return the bound of a channel's log decay per token (llama.cpp drops the default of a config without one)."""
-    said = config.get(LINEAR) or {}
-    found = said.get("gate_lower_bound", config.get("linear_lower_bound", USUAL_BOUND))
-    return USUAL_BOUND if found is None and said and said.get("safe_gate", True) else found
+    linear = config.get(LINEAR) or {}
+    value = linear.get("gate_lower_bound", config.get("linear_lower_bound", USUAL_BOUND))
+    return USUAL_BOUND if value is None and linear and linear.get("safe_gate", True) else value
 
 
 def dense_layers(config: Config) -> int:
     """Return the leading layers without experts."""
-    kinds = config.get("mlp_layer_types")
-    if kinds is None:
-        said = config.get("first_k_dense_replace")
-        return min(3 if said is None else int(said), int(config["num_hidden_layers"]))
-    return next((i for i, kind in enumerate(kinds) if kind != "dense"), len(kinds))
+    net_types = config.get("mlp_layer_types")
+    if net_types is None:
+        leading = config.get("first_k_dense_replace")
+        return min(3 if leading is None else int(leading), int(config["num_hidden_layers"]))
+    return next((i for i, net_type in enumerate(net_types) if net_type != "dense"), len(net_types))
 
 
 def limits(config: Config) -> list[float] | None:
-    limit, further = config.get("swiglu_limit"), config.get("num_nextn_predict_layers") or 0
-    return [limit] * (config["num_hidden_layers"] + further) if limit else None
+    limit, mtp_layers = config.get("swiglu_limit"), config.get("num_nextn_predict_layers") or 0
+    return [limit] * (config["num_hidden_layers"] + mtp_layers) if limit else None
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:

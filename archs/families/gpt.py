@@ -4,8 +4,8 @@ GPT-2: learned positions, fused q/k/v, weights stored as (in, out). The causal m
     dropped.
 GPT-BigCode (SantaCoder, StarCoder): GPT-2's layers with one key-value head, weights stored as (out, in). Without
     multi_query, q/k/v are fused head by head.
-GPT-NeoX and Pythia: partly rotating heads, attention beside the feed-forward net or before it. q, k and v come fused
-    head by head.
+GPT-NeoX and Pythia: partly rotating heads, attention parallel to the feed-forward net or before it. q, k and v are
+    fused head by head.
 BLOOM: ALiBi, a norm on the embedding too, q/k/v fused head by head, tanh GELU.
 Jais: GPT-2's layers with ALiBi, gated nets, and scores divided by the heads' width.
 MPT: ALiBi, layer norms without biases, fused q/k/v that may be clipped.
@@ -43,12 +43,12 @@ def attention_scale(config: Config) -> float | list[float] | None:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    scale, found = keys.get("attention.scale"), {"n_ctx": keys["context_length"]}
+    scale, sizes = keys.get("attention.scale"), {"n_ctx": keys["context_length"]}
     if "position_embd.weight" in tensors:
-        found["n_positions"] = tensors["position_embd.weight"].shape[0]
+        sizes["n_positions"] = tensors["position_embd.weight"].shape[0]
     if not isinstance(scale, list):
-        return found
-    return found | {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": scale[0] != 1}
+        return sizes
+    return sizes | {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": scale[0] != 1}
 
 
 GPT = BASE.derive(  # the base of these families
@@ -92,27 +92,27 @@ GPT2 = GPT.derive(
 
 def fused(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Return q, k and v of a layer fused."""
-    found: dict[str, Tensor] = {}
+    named: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if match := re.fullmatch(r"(.*\.self_attn\.)([qkv])(_proj\..*)", name):
             parts = [tensors.get(f"{match[1]}{letter}{match[3]}") for letter in "qkv"]
             whole = [each for each in parts if each is not None]
             name, tensor = f"{match[1]}qkv{match[3]}", concatenated(whole, f"{match[1]}qkv{match[3]}")
-        found[name] = tensor
-    return config, found
+        named[name] = tensor
+    return config, named
 
 
 def apart(config: Config, tensors: Tensors) -> Tensors:
     """Return fused q, k and v as separate tensors."""
-    found: dict[str, Tensor] = {}
+    named: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         match = re.fullmatch(r"(.*\.self_attn\.)qkv(_proj\..*)", name)
         each = tensor.shape[0] // 3
         for i, letter in enumerate("qkv" if match else ""):
             own = f"{match[1]}{letter}{match[2]}" if match else name
-            found[own] = take(tensor, np.arange(i * each, (i + 1) * each)).renamed(own)
-        found |= {} if match else {name: tensor}
-    return found
+            named[own] = take(tensor, np.arange(i * each, (i + 1) * each)).renamed(own)
+        named |= {} if match else {name: tensor}
+    return named
 
 
 RUGPT3XL = GPT2.derive(

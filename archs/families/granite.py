@@ -18,7 +18,7 @@ from archs.families.llama import LLAMA
 from archs.families.mamba import UNBOUNDED
 from archs.hparams.file_keys import Keys
 from archs.hparams.model_hparams import HParams
-from archs.layer_kinds import with_kv_heads
+from archs.layer_types import with_kv_heads
 from archs.rope import llama3_freqs, longrope_factors
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, Transform, unchanged
 from archs.tensor_maps import MAMBA2_KEYS, MAMBA_BIASES, gated_net, kv_heads_where, mamba2
@@ -44,10 +44,10 @@ def images(config: Config) -> list[int] | None:
         return None
     if not 0 <= min(targets) <= max(targets) < count:
         raise ModelError(f"config.json has projectors for layers {targets}; there are {count}")
-    found = [-1] * count
+    outputs = [-1] * count
     for number, layer in list(enumerate(sorted(targets)))[1:]:
-        found[layer] = number
-    return found
+        outputs[layer] = number
+    return outputs
 
 
 GRANITE = LLAMA.derive(
@@ -117,13 +117,13 @@ def base(config: Config) -> float:
 def granite_swa_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Return the config of the class that experts select."""
     if "expert_count" in keys:
-        found = {"architectures": ["GraniteMoeSWAForCausalLM"], "model_type": "granitemoe_swa"}
-        found |= {"shared_intermediate_size": keys.get("expert_shared_feed_forward_length")}
+        config = {"architectures": ["GraniteMoeSWAForCausalLM"], "model_type": "granitemoe_swa"}
+        config |= {"shared_intermediate_size": keys.get("expert_shared_feed_forward_length")}
     else:
-        found = {"architectures": ["GraniteSWAForCausalLM"], "model_type": "granite_swa"}
+        config = {"architectures": ["GraniteSWAForCausalLM"], "model_type": "granite_swa"}
     rotating = keys.get("attention.rope_pattern")
     bases = {} if rotating is None else {"layer_rope_theta": [keys["rope.freq_base"] * one for one in rotating]}
-    return found | bases
+    return config | bases
 
 
 GRANITE_SWA = GRANITE.derive(
@@ -185,14 +185,14 @@ def rotates(config: Config) -> bool:
 
 def attends(config: Config) -> list[bool]:
     """Return which layers are attention layers."""
-    return [kind in ("attention", "full_attention") for kind in config["layer_types"]]
+    return [layer_type in ("attention", "full_attention") for layer_type in config["layer_types"]]
 
 
 def without_state_space(config: Config) -> Architecture | None:
     """Return the architecture that llama.cpp uses for models with only attention layers."""
     if not config.get("layer_types") or not all(attends(config)):
         return None
-    return ATTENTION_AND_EXPERTS if config.get("num_experts_per_tok", 8) else ATTENTION_ALONE
+    return ATTENTION_AND_EXPERTS if config.get("num_experts_per_tok", 8) else ATTENTION_ONLY
 
 
 def shared(part_of_net: str, transform: Transform = unchanged) -> TensorMap:
@@ -246,10 +246,10 @@ ATTENTION_AND_EXPERTS = GRANITE_HYBRID.derive(
     block={"mixer": "attention"},
 )
 
-ATTENTION_ALONE = ATTENTION_AND_EXPERTS.derive(name="granite", block=GRANITE.block)
+ATTENTION_ONLY = ATTENTION_AND_EXPERTS.derive(name="granite", block=GRANITE.block)
 
 
-def bamba_kinds(config: Config) -> list[str]:
+def bamba_layer_types(config: Config) -> list[str]:
     """Return each layer's mixer."""
     attention = config.get("attn_layer_indices") or ()
     return ["attention" if i in attention else "mamba" for i in range(config["num_hidden_layers"])]
@@ -258,10 +258,10 @@ def bamba_kinds(config: Config) -> list[str]:
 def rotating_part(config: Config) -> int:
     """Return how many values of a head rotate: half of them. Raises ModelError for another number in the config."""
     width = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
-    said = config.get("attn_rotary_emb") or width // 2
-    if said != width // 2 or said % 2:
-        raise ModelError(f"config.json lets {said} of a head's {width} values rotate; half, in pairs, were expected")
-    return int(said)
+    rotated = config.get("attn_rotary_emb") or width // 2
+    if rotated != width // 2 or rotated % 2:
+        raise ModelError(f"config.json lets {rotated} of a head's {width} values rotate; half, in pairs, were expected")
+    return int(rotated)
 
 
 BAMBA = GRANITE_HYBRID.derive(
@@ -286,7 +286,7 @@ BAMBA = GRANITE_HYBRID.derive(
         "num_local_experts": None,
         "num_experts_per_tok": None,
         "shared_intermediate_size": None,
-        "layer_types": bamba_kinds,
+        "layer_types": bamba_layer_types,
         "vocab_size": 128_000,
     },
     config_from_gguf=lambda keys, tensors: {

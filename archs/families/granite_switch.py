@@ -101,9 +101,9 @@ def with_control_tokens(config: Config, tensors: Tensors) -> Tensors:
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """Raise ModelError if lists of control tokens don't match the adapters."""
     for key in ("adapters.token_ids_activate", "adapters.token_ids_substitute"):
-        said, count = len(keys.get(key)), keys.need("adapters.count")
-        if said != count:
-            raise ModelError(f"'{keys.architecture}.{key}' has {said} items; there are {count} adapters")
+        items, count = len(keys.get(key)), keys.need("adapters.count")
+        if items != count:
+            raise ModelError(f"'{keys.architecture}.{key}' has {items} items; there are {count} adapters")
     return granite_numbers(keys, usual)
 
 
@@ -111,12 +111,12 @@ def of(source: str, *targets: tuple[str, str]) -> dict[str, Target]:
     """Return the adapters of a matrix, or of several fused ones; each with the key that counts its rotating heads, or
     "".
     """
-    found: dict[str, Target] = {}
+    rules: dict[str, Target] = {}
     for i, (name, heads) in enumerate(targets):
         a, b = (f"lora_{each}_slices.{i}" if len(targets) > 1 else f"lora_{each}" for each in "AB")
-        found[f"{source}.{a}"] = TensorMap(f"{name}.lora_a", adapters())
-        found[f"{source}.{b}"] = TensorMap(f"{name}.lora_b", adapters(heads))
-    return found
+        rules[f"{source}.{a}"] = TensorMap(f"{name}.lora_a", adapters())
+        rules[f"{source}.{b}"] = TensorMap(f"{name}.lora_b", adapters(heads))
+    return rules
 
 
 GRANITE_SWITCH = GRANITE.derive(

@@ -71,7 +71,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Return YaRN's settings on the top level, as they are published."""
     net = "blk.0.ffn_up.weight" in tensors
     grows = keys["attention.temperature_length"] if "attention.temperature_length" in keys else ...  # noqa: SIM401
-    found: ConfigKeys = {
+    config: ConfigKeys = {
         "architectures": ["Grok1ForCausalLM"],
         "model_type": "git" if net else "grok-1",
         "attn_output_multiplier": keys["attention.output_scale"],
@@ -82,8 +82,8 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     }
     if keys.get("rope.scaling.type") == "yarn":
         settings = {name: keys.stored(f"rope.scaling.{key}") for name, key in YARN.items()}
-        found |= {"rope_type": "original", **{name: value for name, value in settings.items() if value is not None}}
-    return found
+        config |= {"rope_type": "original", **{name: value for name, value in settings.items() if value is not None}}
+    return config
 
 
 SHARE = re.compile(r"(.*)\.TP-(\d{3})")
@@ -99,20 +99,20 @@ def joined(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     for name, tensor in tensors.items():
         if match := SHARE.fullmatch(name):
             shares.setdefault(match[1], {})[int(match[2])] = tensor
-    count, found = 1 + max((max(each) for each in shares.values()), default=0), dict[str, Tensor]()
+    count, named = 1 + max((max(each) for each in shares.values()), default=0), dict[str, Tensor]()
     for name, tensor in tensors.items():
         whole = match[1] if (match := SHARE.fullmatch(name)) else name
-        if whole == name or whole in found:
-            found.setdefault(whole, tensor)
+        if whole == name or whole in named:
+            named.setdefault(whole, tensor)
             continue
         if missing := sorted(set(range(count)) - set(shares[whole])):
             raise ModelError(f"of {whole!r} the share of processor {missing[0]} is missing", "fetch all *-TP-* files")
         parts = [shares[whole][i] for i in range(count)]
         if other := next((each for each in parts if (each.format, each.shape) != (tensor.format, tensor.shape)), None):
-            said = f"{other.origin} is {other.format.name} {list(other.shape)}"
-            raise ModelError(f"{said}, but {tensor.origin} {tensor.format.name} {list(tensor.shape)}")
-        found[whole] = (side_by_side if COLUMNS.fullmatch(whole) else concatenated)(parts, whole)
-    return config, found
+            problem = f"{other.origin} is {other.format.name} {list(other.shape)}"
+            raise ModelError(f"{problem}, but {tensor.origin} {tensor.format.name} {list(tensor.shape)}")
+        named[whole] = (side_by_side if COLUMNS.fullmatch(whole) else concatenated)(parts, whole)
+    return config, named
 
 
 GROK: Architecture = HALVES.derive(

@@ -39,12 +39,12 @@ def is_low(number: int, low_passes: int) -> bool:
 
 def numbered(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Return layers under one numbering: those of the low stack, then those of the high one."""
-    found, count = {}, stack(config)
+    named, count = {}, stack(config)
     for name, tensor in tensors.items():
         if (match := STACK.search(name)) and int(match[2]) >= count:
             raise ModelError(f"config.json says {count} layers a stack; the checkpoint has {name!r}")
-        found[STACK.sub(lambda m: f"layers.{int(m[2]) + count * (m[1] == 'H')}.", name)] = tensor
-    return config, found
+        named[STACK.sub(lambda m: f"layers.{int(m[2]) + count * (m[1] == 'H')}.", name)] = tensor
+    return config, named
 
 
 def by_stacks(config: Config, tensors: Tensors) -> Tensors:
@@ -64,15 +64,15 @@ def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     return usual.with_layers(lambda i, own: {"stored": i % count + (0 if is_low(i // count, low) else count)})
 
 
-def _fused(kind: str) -> dict[str, Target]:
+def _fused(suffix: str) -> dict[str, Target]:
     """Return matrices that published checkpoints fuse. transformers fuses only weights; their biases, which no
     published model has, it keeps apart.
     """
     return {
-        f".attn.gqkv_proj.{kind}": tuple(
-            TensorMap(f"attn_{which}.{kind}", part(i, 4)) for i, which in enumerate(("gate", "q", "k", "v"))
+        f".attn.gqkv_proj.{suffix}": tuple(
+            TensorMap(f"attn_{which}.{suffix}", part(i, 4)) for i, which in enumerate(("gate", "q", "k", "v"))
         ),
-        f".mlp.gate_up_proj.{kind}": gate_and_up(f".{kind}"),
+        f".mlp.gate_up_proj.{suffix}": gate_and_up(f".{suffix}"),
     }
 
 

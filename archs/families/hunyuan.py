@@ -11,12 +11,12 @@ sigmoid routing with a correction bias after leading dense layers, a shared expe
 """
 
 from archs.config import head_dim, rope_scaling, unless_tied
-from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, always, kinds_of_nets, shared_width
+from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, always, net_types, shared_width
 from archs.families.llama import HALVES
 from archs.hparams.config_keys import ROPE, SIZE
 from archs.hparams.file_keys import Keys, with_experts
 from archs.hparams.model_hparams import HParams
-from archs.layer_kinds import EXPERTS_OR_DENSE
+from archs.layer_types import EXPERTS_OR_DENSE
 from archs.rope import SCALING
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.tensor_maps import MTP_KEYS, MTP_TENSORS, gated_net, head_norms
@@ -78,13 +78,16 @@ HUNYUAN_DENSE = HALVES.derive(
 
 def vl_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Return the scaled rotation with sections."""
-    said = {
+    rotary = {
         "rope_theta": keys["rope.freq_base"],
         "alpha": keys.stored("rope.scaling.alpha"),
         "mrope_section": keys["rope.dimension_sections"],
         "factor": 1.0,
     }
-    return {"rope_scaling": None, "rope_parameters": {"rope_type": "dynamic" if said["alpha"] else "default", **said}}
+    return {
+        "rope_scaling": None,
+        "rope_parameters": {"rope_type": "dynamic" if rotary["alpha"] else "default", **rotary},
+    }
 
 
 HUNYUAN_VL = HUNYUAN_DENSE.derive(
@@ -180,7 +183,7 @@ HY_V3 = HALVES.derive(
     },
     absent={"expert_weights_norm": with_experts(False)},
     refused={"route_norm": False},
-    config_from_gguf=kinds_of_nets,
+    config_from_gguf=net_types,
     tensors={
         **head_norms(),
         **FUSED_EXPERTS,

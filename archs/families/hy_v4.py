@@ -16,29 +16,33 @@ from archs.families.deepseek32 import DEEPSEEK_V32
 from archs.families.deepseek32 import config_from_gguf as v32_from_gguf
 from archs.families.glm5_next import dense_layers
 from archs.hparams.config_keys import LAYER_TYPE
-from archs.layer_kinds import unless_one_stream
+from archs.layer_types import unless_one_stream
 from archs.spec import Architecture, Computed, Config, ConfigKeys, GgufKeys, Target, Tensors, in_layers
-from archs.tensor_maps import ALONE, MTP_KEYS, MTP_TENSORS, as_it_is, gated_net
+from archs.tensor_maps import MTP_KEYS, MTP_ONLY, MTP_TENSORS, as_it_is, gated_net
 from archs.typed_json import ListOf
 from quants.errors import ModelError
 
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Return MTP layers (`mtp_layers`) as layers after the last."""
-    last, named, further = config["num_hidden_layers"], {}, 0
+    last, named, mtp_layers = config["num_hidden_layers"], {}, 0
     for name, tensor in tensors.items():
         if part := re.fullmatch(r"(?:model\.)?mtp_layers\.(\d+)\.(.*)", name):
-            further = max(further, int(part[1]) + 1)
+            mtp_layers = max(mtp_layers, int(part[1]) + 1)
             name = f"model.layers.{last + int(part[1])}.{part[2]}"
         named[name] = tensor.renamed(name)
-    said = config.get("num_nextn_predict_layers") or 0
-    return {**config, "num_nextn_predict_layers": max(said, further)}, named
+    configured = config.get("num_nextn_predict_layers") or 0
+    return {**config, "num_nextn_predict_layers": max(configured, mtp_layers)}, named
 
 
 def chooses(config: Config) -> list[bool]:
     """Return which layers have an indexer; the others reuse the last one's selection."""
-    kinds, count = config.get("indexer_types"), config["num_hidden_layers"]
-    return [kind == "full" for kind in kinds] if kinds else [i == 0 or (i - 1) % 4 == 0 for i in range(count)]
+    indexer_types, count = config.get("indexer_types"), config["num_hidden_layers"]
+    return (
+        [each == "full" for each in indexer_types]
+        if indexer_types
+        else [i == 0 or (i - 1) % 4 == 0 for i in range(count)]
+    )
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
@@ -81,13 +85,13 @@ STREAMS: dict[str, Target] = {
 OTHER_GATES: dict[str, Target] = {".mlp.linear_gate": "ffn_gate", ".mlp.shared_experts.linear_gate": "ffn_gate_shexp"}
 
 
-def mtp_alone(config: Config) -> Architecture | None:
-    return HY_V4_MTP if config.get(ALONE) else None
+def mtp_only(config: Config) -> Architecture | None:
+    return HY_V4_MTP if config.get(MTP_ONLY) else None
 
 
 HY_V4 = DEEPSEEK_V32.derive(
     name="hy_v4",
-    variant=mtp_alone,
+    variant=mtp_only,
     hf_classes=("HYV4ForCausalLM",),
     config_from_gguf=config_from_gguf,
     prepare=prepare,

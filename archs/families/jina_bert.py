@@ -21,7 +21,7 @@ JINA_BERT_V2 = BERT.derive(
     vocab=("wordpiece", "bpe"),
     metadata={"context_length": "max_position_embeddings"},
     defaults={"model_type": "bert", "max_position_embeddings": 8192, "vocab_size": 30_528},
-    refused={key: lambda kind, usual=usual: kind not in (None, usual) for key, usual in VARIANT.items()},
+    refused={key: lambda value, usual=usual: value not in (None, usual) for key, usual in VARIANT.items()},
     config_from_gguf=jina_config,
     tensors={
         "embeddings.position_embeddings": None,

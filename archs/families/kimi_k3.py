@@ -25,7 +25,7 @@ SCORE = re.compile(r"(.*_res)_norm\.weight")
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Return gates by the type of their layer, as they share a name, and the product of each norm and its weights."""
-    full, found = (config.get(LINEAR) or {}).get("full_attn_layers") or [], {}
+    full, named = (config.get(LINEAR) or {}).get("full_attn_layers") or [], {}
     for name, tensor in tensors.items():
         if (gate := GATE.fullmatch(name)) and int(gate[2]) + 1 in full:
             name = f"{gate[1]}out_gate.weight"
@@ -36,8 +36,8 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
             name, tensor = f"{score[1]}.weight", times(tensor, tensors[weights])
         elif name.endswith("_res_proj.weight"):
             continue
-        found[name] = tensor
-    return config, found
+        named[name] = tensor
+    return config, named
 
 
 def times(tensor: Tensor, other: Tensor) -> Tensor:
@@ -53,24 +53,24 @@ def times(tensor: Tensor, other: Tensor) -> Tensor:
 
 def published(config: Config, tensors: Tensors) -> Tensors:
     """Return gates under one name; a norm is the stored product, its weights are ones."""
-    found: dict[str, Tensor] = {}
+    named: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith("_res.weight"):
             at, width = name.removesuffix(".weight"), tensor.size
-            found[f"{at}_norm.weight"] = tensor
-            found[f"{at}_proj.weight"] = from_array("", np.ones((1, width), np.float32))
+            named[f"{at}_norm.weight"] = tensor
+            named[f"{at}_proj.weight"] = from_array("", np.ones((1, width), np.float32))
         else:
-            found[name.replace(".self_attn.out_gate.", ".self_attn.g_proj.")] = tensor
-    return found
+            named[name.replace(".self_attn.out_gate.", ".self_attn.g_proj.")] = tensor
+    return named
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Return the config under published names, which differ from transformers' Kimi Linear."""
-    found = linear_from_gguf(keys, tensors)
+    config = linear_from_gguf(keys, tensors)
     bound = {"gate_lower_bound": keys["kda.gate_lower_bound"]} if "kda.gate_lower_bound" in keys else {}
     return {
-        **found,
-        LINEAR: {**found[LINEAR], **bound},
+        **config,
+        LINEAR: {**config[LINEAR], **bound},
         "hidden_act": "situ",
         "moe_router_activation_func": "sigmoid",
         "moe_renormalize": bool(keys.get("expert_weights_norm")),

@@ -5,10 +5,10 @@ Reference: transformers `models/kimi_linear/`.
 """
 
 from archs.config import lookup
-from archs.experts import GATING, always, kinds_of_nets
+from archs.experts import GATING, always, net_types
 from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
 from archs.hparams.file_keys import of_original
-from archs.layer_kinds import MLA, with_kv_heads
+from archs.layer_types import MLA, with_kv_heads
 from archs.spec import Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
 from archs.tensor_maps import gated_net
 from archs.transforms import Invertible, negative_exp, reshape
@@ -21,14 +21,14 @@ def kv_heads(config: Config) -> list[int]:
     count = config["num_hidden_layers"]
     if full := lookup(config, f"{LINEAR}.full_attn_layers"):
         return [int(i + 1 in full) for i in range(count)]
-    kinds = config.get("layer_types") or ["full_attention" if i and i % 4 == 0 else "" for i in range(count)]
-    return [int(kind == "full_attention") for kind in kinds]
+    layer_types = config.get("layer_types") or ["full_attention" if i and i % 4 == 0 else "" for i in range(count)]
+    return [int(layer_type == "full_attention") for layer_type in layer_types]
 
 
 def renormalized(config: Config) -> bool | None:
     """Return `expert_weights_norm` if the chosen weights are not rescaled to sum to one (llama.cpp drops it)."""
-    said = lookup(config, "moe_renormalize|norm_topk_prob")
-    return False if said is False else None
+    normalizes = lookup(config, "moe_renormalize|norm_topk_prob")
+    return False if normalizes is False else None
 
 
 # llama.cpp's files store the taps channel by channel
@@ -37,7 +37,7 @@ taps = Invertible(
     lambda tensor, config: reshape(tensor, (tensor.shape[1], 1, tensor.shape[3])),
 )
 DELTA: dict[str, Target] = {
-    **{f".self_attn.{kind}_conv1d": TensorMap(f"ssm_conv1d_{kind}", taps) for kind in "qkv"},
+    **{f".self_attn.{letter}_conv1d": TensorMap(f"ssm_conv1d_{letter}", taps) for letter in "qkv"},
     **{f".self_attn.{net}_proj": f"ssm_{net}" for net in ("f_a", "f_b", "g_a", "g_b")},
     ".self_attn.b_proj": "ssm_beta",
     ".self_attn.dt_bias": "ssm_dt.bias",
@@ -48,7 +48,7 @@ DELTA: dict[str, Target] = {
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     heads, full = keys["attention.head_count"], [bool(each) for each in keys["attention.head_count_kv"]]
-    numbers = {kind: [i + 1 for i, each in enumerate(full) if each is kind] for kind in (True, False)}
+    numbers = {is_full: [i + 1 for i, each in enumerate(full) if each is is_full] for is_full in (True, False)}
     linear = {
         "full_attn_layers": numbers[True],
         "kda_layers": numbers[False],
@@ -58,7 +58,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     }
     return {
         **v3_config_from_gguf(keys, tensors),
-        **kinds_of_nets(keys, tensors),
+        **net_types(keys, tensors),
         LINEAR: linear,
         "norm_topk_prob": keys["expert_weights_norm"],
         "n_group": keys.get("expert_group_count"),

@@ -5,7 +5,7 @@ Reference: transformers `models/laguna/`.
 """
 
 from archs.config import head_dim, windowed_layers
-from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, always, kinds_of_nets
+from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, always, net_types
 from archs.families.llama import HALVES
 from archs.hparams.file_keys import with_experts
 from archs.rope import rotated_width
@@ -20,8 +20,8 @@ def windowed(config: Config) -> list[bool] | None:
 
 def leading_dense(config: Config) -> int:
     """Return how many leading layers have no experts."""
-    kinds = config.get("mlp_layer_types") or ["dense", "sparse"]
-    return next((i for i, kind in enumerate(kinds) if kind != "dense"), len(kinds))
+    net_types = config.get("mlp_layer_types") or ["dense", "sparse"]
+    return next((i for i, net_type in enumerate(net_types) if net_type != "dense"), len(net_types))
 
 
 def heads(config: Config) -> list[int]:
@@ -37,7 +37,7 @@ def rotated_in_windows(config: Config) -> int | None:
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     heads, gates = keys["attention.head_count"], tensors["blk.0.attn_gate.weight"].shape[0]
     return {
-        **kinds_of_nets(keys, tensors),
+        **net_types(keys, tensors),
         "num_attention_heads": heads[0],
         "num_attention_heads_per_layer": heads,
         "gating": "per-head" if gates == heads[0] else "per-element",
@@ -90,7 +90,7 @@ LAGUNA = HALVES.derive(
         **gated_net("mlp.shared_expert", "_shexp"),
     },
     config_from_gguf=config_from_gguf,
-    rope_parameters="by kind",
+    rope_parameters="by type",
     layers_vary=True,
     absent={"expert_weights_norm": with_experts(False)},
     block={

@@ -12,7 +12,7 @@ Reference: transformers `models/lfm2/`, `models/lfm2_moe/`.
 from archs.config import UnlessUsual
 from archs.experts import always, renormalized, separate_experts
 from archs.families.llama import HALVES
-from archs.layer_kinds import with_kv_heads
+from archs.layer_types import with_kv_heads
 from archs.spec import Config, TensorMap
 from archs.tensor_maps import gated_net, head_norms, kv_heads_where, not_exportable
 from archs.transforms import channels_and_taps
@@ -30,8 +30,8 @@ def feed_forward_length(config: Config) -> int:
 
 def attends(config: Config) -> list[bool]:
     """Return which layers are attention layers; others are convolutions."""
-    if kinds := config.get("layer_types"):
-        return [kind != "conv" for kind in kinds]
+    if layer_types := config.get("layer_types"):
+        return [layer_type != "conv" for layer_type in layer_types]
     full = config.get("full_attn_idxs")
     return [full is None or layer in full for layer in range(config["num_hidden_layers"])]
 

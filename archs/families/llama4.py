@@ -13,7 +13,7 @@ from archs.families.llama import LLAMA
 from archs.families.llama_like import PERIOD, rope_layers, rope_layers_from_gguf, unusual_rope_layers
 from archs.hparams.file_keys import Derived, Keys
 from archs.hparams.model_hparams import HParams, LayerHParams, growing_queries
-from archs.layer_kinds import experts_in_turn
+from archs.layer_types import experts_in_turn
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, weigh_input
 from archs.tensor_maps import gated_net
 from archs.transforms import Invertible, transpose
@@ -27,11 +27,11 @@ LARGEST = 128  # experts of the one model that does not normalise q and k
 
 def chunk(config: Config) -> int | None:
     """Return the length of chunks if not the default; 0 if no layer is chunked."""
-    kinds = config.get("layer_types") or []
+    layer_types = config.get("layer_types") or []
     cut = [bool(each) for each in rope_layers(config)]
-    if kinds and not any(kind == "chunked_attention" for kind in kinds):
+    if layer_types and not any(layer_type == "chunked_attention" for layer_type in layer_types):
         return 0
-    if kinds and [kind == "chunked_attention" for kind in kinds] != cut:
+    if layer_types and [layer_type == "chunked_attention" for layer_type in layer_types] != cut:
         raise ModelError("config.json's layer_types cut other layers into chunks than those with rope")
     return config["attention_chunk_size"] if config["attention_chunk_size"] != CHUNK else None
 
@@ -42,8 +42,8 @@ def temperature(config: Config) -> float | None:
 
 
 def normed(config: Config) -> bool | None:
-    said = bool(config["use_qk_norm"])
-    return said if said != (config["num_local_experts"] != LARGEST) else None
+    stated = bool(config["use_qk_norm"])
+    return stated if stated != (config["num_local_experts"] != LARGEST) else None
 
 
 def columns(width: str) -> Invertible:

@@ -7,10 +7,10 @@ Baichuan and Baichuan 2: q/k/v fused; the 13B models have ALiBi instead of rope.
     length one before use. llama.cpp does not, and knows the 13B by its 40 layers; ours adds `attention.max_alibi_bias`.
 InternLM2: other names, q/k/v fused by key-value head.
 MiniMax M2: Mixtral's layers with sigmoid routing and a correction bias, norms over all of q and of k, partial rotation.
-Seed-OSS: heads of a width of their own; GGUF names the second norm otherwise.
+Seed-OSS: `head_dim` is not hidden size / heads; GGUF has another name for the second norm.
 SmolLM3: every fourth layer without rope.
-StableLM 2 and 3B: layer norms and partly rotating heads; the 12B has the feed-forward net beside attention, and norms
-    of their own for each head of q and k.
+StableLM 2 and 3B: layer norms and partly rotating heads; the 12B has the feed-forward net parallel to attention, and
+    separate norms for each head of q and k.
 StarCoder2: layer norms, biases, an ungated tanh GELU; a window in every layer, which llama.cpp drops.
 
 Reference: transformers `models/MODEL_TYPE/`; for Baichuan and InternLM2 the code that their checkpoints bring along.
@@ -298,7 +298,7 @@ SMOLLM3 = LLAMA.derive(
     hf_classes=("SmolLM3ForCausalLM", "SmolLM3Model"),
     metadata={
         "no_rope_layers": unusual_rope_layers,
-        **windows(lambda config, layer: not rope_layers(config)[layer], kinds_switch=True),
+        **windows(lambda config, layer: not rope_layers(config)[layer], layer_types_switch=True),
     },
     defaults={
         "hidden_size": 2048,

@@ -11,7 +11,7 @@ import math
 from archs.config import lookup, other_than, required, unless_tied
 from archs.experts import fused_experts, separate_experts
 from archs.families.llama import HALVES
-from archs.layer_kinds import EXPERTS_OR_DENSE, with_kv_heads
+from archs.layer_types import EXPERTS_OR_DENSE, with_kv_heads
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, LayerSpec, TensorMap, Tensors
 from archs.tensor_maps import MAMBA2_KEYS, MAMBA_BIASES, gated_net, kv_heads_where, mamba, mamba2
 from quants.errors import ModelError
@@ -37,11 +37,11 @@ def normalizes(config: Config) -> bool:
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Return the config's sizes, and which of the two models it is."""
-    found = {"intermediate_size": keys["ssm.inner_size"], "time_step_rank": keys["ssm.time_step_rank"]}
+    config = {"intermediate_size": keys["ssm.inner_size"], "time_step_rank": keys["ssm.time_step_rank"]}
     if not keys.get("ssm.dt_b_c_rms"):
-        return found
+        return config
     named = {"architectures": ["FalconMambaForCausalLM"], "model_type": "falcon_mamba"}
-    return {**found, **named, "mixer_rms_eps": keys.get("ssm.dt_b_c_rms_epsilon")}
+    return {**config, **named, "mixer_rms_eps": keys.get("ssm.dt_b_c_rms_epsilon")}
 
 
 MAMBA = Architecture("mamba", ("MambaForCausalLM", "MambaLMHeadModel", "FalconMambaForCausalLM")).derive(
@@ -124,7 +124,7 @@ def _every(layers: list[bool]) -> tuple[int, int]:
         for offset in range(period):
             if layers == [layer % period == offset for layer in range(len(layers))]:
                 return period, offset
-    raise ModelError("its kinds of layers have no period")
+    raise ModelError("its layer types have no period")
 
 
 def jamba_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:

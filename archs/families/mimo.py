@@ -14,10 +14,10 @@ import re
 import numpy as np
 
 from archs.config import changed, head_dim, lookup
-from archs.experts import ROUTING, always, kinds_of_nets, renormalized
+from archs.experts import ROUTING, always, net_types, renormalized
 from archs.families.deepseek2 import DOTS1
 from archs.hparams.file_keys import with_window
-from archs.layer_kinds import EXPERTS_OR_DENSE
+from archs.layer_types import EXPERTS_OR_DENSE
 from archs.prequantized.fp4 import mxfp4
 from archs.prequantized.scaled import scaled_weights
 from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
@@ -29,13 +29,13 @@ from quants.errors import ModelError
 
 def window_pattern(config: Config) -> list[int]:
     """Return 1 for each layer with a window, MTP layers included."""
-    if kinds := config.get("layer_types"):
-        found = [int(kind == "sliding_attention") for kind in kinds]
-    elif kinds := config.get("hybrid_layer_pattern"):
-        found = [int(kind) for kind in kinds]
+    if layer_types := config.get("layer_types"):
+        windowed = [int(layer_type == "sliding_attention") for layer_type in layer_types]
+    elif layer_types := config.get("hybrid_layer_pattern"):
+        windowed = [int(layer_type) for layer_type in layer_types]
     else:
-        found = [int(i > 0 and (i + 1) % 6 > 0) for i in range(config["num_hidden_layers"])]
-    return found + [1] * config["num_nextn_predict_layers"]
+        windowed = [int(i > 0 and (i + 1) % 6 > 0) for i in range(config["num_hidden_layers"])]
+    return windowed + [1] * config["num_nextn_predict_layers"]
 
 
 def kv_heads(config: Config) -> list[int]:
@@ -48,14 +48,17 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Return layer types and their key-value heads. Raises ModelError if layers of one type differ in these."""
     count = keys["block_count"] - keys.get("nextn_predict_layers")
     windowed, heads = keys["attention.sliding_window_pattern"], keys["attention.head_count_kv"]
-    full, local = ({n for n, each in zip(heads, windowed, strict=True) if bool(each) is kind} for kind in (False, True))
+    full, local = (
+        {n for n, each in zip(heads, windowed, strict=True) if bool(each) is is_windowed}
+        for is_windowed in (False, True)
+    )
     if len(full) > 1 or len(local) > 1:
         raise ModelError("layers of one type have several numbers of key-value heads")
     some = next(iter(full), next(iter(local), 0) // 2)
     if local - {2 * some}:
         raise ModelError(f"windows have {next(iter(local))} key-value heads where transformers expects {2 * some}")
     return {
-        **kinds_of_nets(keys, tensors),
+        **net_types(keys, tensors),
         "num_key_value_heads": some,
         "swa_num_key_value_heads": 2 * some,
         "layer_types": ["sliding_attention" if each else "full_attention" for each in windowed[:count]],
@@ -82,7 +85,7 @@ MIMO2 = DOTS1.derive(
     prepare=mtp_layers,
     config_from_gguf=config_from_gguf,
     prepare_export=published,
-    rope_parameters="by kind",
+    rope_parameters="by type",
     legacy_names=("layers.{i}.pre_mlp_layernorm",),
     metadata={
         **ROUTING,
@@ -151,17 +154,17 @@ RANKS = (8, 4)
 def put_together(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Return MTP layers after the others, rows of q, k and v in one piece each, experts in MXFP4."""
     settings = config.get("quantization_config") or {}
-    windowed, found = window_pattern(changed(config, num_nextn_predict_layers=0)), dict(tensors)
+    windowed, named = window_pattern(changed(config, num_nextn_predict_layers=0)), dict(tensors)
     for name, tensor in tensors.items():
         scale = f"{name}_scale_inv"
         if (fused := FUSED.fullmatch(name)) and scale in tensors:
             local = ".mtp." in name or bool(windowed[int(fused[1])])
             heads = config["num_attention_heads"], kv_heads_of(config, local)
             widths = (heads[0] * config["head_dim"], heads[1] * config["head_dim"], heads[1] * config["v_head_dim"])
-            found[name] = by_ranks(tensor, found.pop(scale), widths, settings.get("weight_block_size") or [128, 128])
+            named[name] = by_ranks(tensor, named.pop(scale), widths, settings.get("weight_block_size") or [128, 128])
         elif EXPERT.fullmatch(name) and tensor.format.name == "U8" and f"{name}_scale" in tensors:
-            found[name] = mxfp4(name, tensor, found.pop(f"{name}_scale"))
-    return mtp_layers(config, found)
+            named[name] = mxfp4(name, tensor, named.pop(f"{name}_scale"))
+    return mtp_layers(config, named)
 
 
 def kv_heads_of(config: Config, windowed: bool) -> int:

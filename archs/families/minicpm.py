@@ -12,7 +12,7 @@ from archs.config import lookup, unless_tied
 from archs.families.deepseek2 import DEEPSEEK_V2, log_multiplier
 from archs.families.llama import HALVES, LLAMA
 from archs.hparams.file_keys import Derived
-from archs.layer_kinds import MLA
+from archs.layer_types import MLA
 from archs.rope import FACTORS, attention_factor, type_without_tensors, unusual_base, yarn_temperature
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from quants.errors import ModelError

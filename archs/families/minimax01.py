@@ -7,7 +7,7 @@ Reference: transformers `models/minimax/`; published configs use other keys.
 from archs.config import lookup
 from archs.families.llama import MIXTRAL
 from archs.families.llama_like import MINIMAX_M2
-from archs.layer_kinds import recurrent_layers
+from archs.layer_types import recurrent_layers
 from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
 from quants.errors import ModelError
 
@@ -21,7 +21,7 @@ PARTS = {
 
 def residual_scale(config: Config) -> float:
     """Raise ModelError if parts differ, which files cannot express."""
-    names = [(one.format(kind), other.format(kind)) for one, other in PARTS.items() for kind in ("alpha", "beta")]
+    names = [(one.format(factor), other.format(factor)) for one, other in PARTS.items() for factor in ("alpha", "beta")]
     values = [float(lookup(config, f"{one}|{other}") or 1.0) for one, other in names]
     if len({*values[::2]}) > 1 or {*values[1::2]} != {1.0}:
         raise ModelError(f'config.json weighs parts by {values} ("layernorm_…"); one alpha and betas of 1 are expected')
@@ -30,9 +30,13 @@ def residual_scale(config: Config) -> float:
 
 def recurrent(config: Config) -> list[bool] | None:
     """Return which layers have no full attention, if not all but every eighth."""
-    kinds, count = config.get("layer_types"), config["num_hidden_layers"]
+    layer_types, count = config.get("layer_types"), config["num_hidden_layers"]
     numbers = config.get("attn_type_list") or [(i + 1) % 2 for i in range(count)]  # transformers' own rule
-    full = [kind == "full_attention" for kind in kinds] if kinds else [bool(each) for each in numbers]
+    full = (
+        [layer_type == "full_attention" for layer_type in layer_types]
+        if layer_types
+        else [bool(each) for each in numbers]
+    )
     return None if full == [i % PERIOD == PERIOD - 1 for i in range(len(full))] else [not each for each in full]
 
 
@@ -52,7 +56,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 def full_outputs(config: Config, tensors: Tensors) -> Tensors:
     """Return full attention's output matrix under its own name."""
-    full = [f"model.layers.{i}.self_attn." for i, kind in enumerate(config["layer_types"]) if kind == "full_attention"]
+    full = [f"model.layers.{i}.self_attn." for i, each in enumerate(config["layer_types"]) if each == "full_attention"]
     names = {f"{layer}out_proj.weight": f"{layer}o_proj.weight" for layer in full}
     return {names.get(name, name): tensor.renamed(names.get(name, name)) for name, tensor in tensors.items()}
 

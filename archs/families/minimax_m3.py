@@ -35,8 +35,12 @@ PLUS_ONE: dict[str, Target] = {source: TensorMap(name, add_one) for source, name
 
 def dense_layers(config: Config) -> int:
     """Return the number of leading dense layers."""
-    kinds = config.get("mlp_layer_types")
-    routed = [kind == "sparse" for kind in kinds] if kinds else [bool(each) for each in config["moe_layer_freq"]]
+    net_types = config.get("mlp_layer_types")
+    routed = (
+        [net_type == "sparse" for net_type in net_types]
+        if net_types
+        else [bool(each) for each in config["moe_layer_freq"]]
+    )
     return [*routed, True].index(True)
 
 

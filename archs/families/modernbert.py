@@ -13,7 +13,7 @@ from archs.families.bert import labels
 from archs.families.llama import HALVES
 from archs.hparams.config_keys import BothSides
 from archs.hparams.file_keys import with_window
-from archs.rope import FACTORS, SCALING, scaled_by_kind, scaling_type
+from archs.rope import FACTORS, SCALING, scaled_by_type, scaling_type
 from archs.spec import BASE, Config, TensorMap, Tensors, first_of_period
 from archs.typed_json import Text
 
@@ -45,12 +45,12 @@ def head_layers(config: Config) -> int:
 
 def net_widths(config: Config) -> int | list[int]:
     """Return the width of nets; those of a head's layers are four times as wide as the model."""
-    if not (further := head_layers(config)):
+    if not (count := head_layers(config)):
         return int(config["intermediate_size"])
-    return [config["intermediate_size"]] * config["num_hidden_layers"] + [4 * config["hidden_size"]] * further
+    return [config["intermediate_size"]] * config["num_hidden_layers"] + [4 * config["hidden_size"]] * count
 
 
-def behind_encoder(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+def after_encoder(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Return the layers of a head numbered after those of the encoder, and rotary settings of all layers."""
     count = config["num_hidden_layers"]
     config = config if global_layers(config) == 1 else changed(config, **rotary_of_all(config))
@@ -75,9 +75,9 @@ MODERNBERT = BASE.derive(
         "ModernBertForSequenceClassification",
         "ModernBertDecisionModel",
     ),
-    prepare=behind_encoder,
+    prepare=after_encoder,
     prepare_export=lambda config, tensors: tensors,
-    config_from_gguf=lambda keys, tensors: scaled_by_kind(keys),
+    config_from_gguf=lambda keys, tensors: scaled_by_type(keys),
     vocab_keys={"add_sep_token": True},
     keys={"classifier_pooling": Text(tuple(POOLING)), "local_attention": BothSides()},
     metadata={

@@ -21,16 +21,16 @@ from quants.errors import ModelError
 def windowed(config: Config) -> list[bool]:
     """Return which layers are windowed, counted from the last if the config doesn't say."""
     count = config["num_hidden_layers"]
-    kinds = config.get("layer_types") or ["" if (count - 1 - i) % 4 else "full_attention" for i in range(count)]
-    return [kind != "full_attention" for kind in kinds]
+    layer_types = config.get("layer_types") or ["" if (count - 1 - i) % 4 else "full_attention" for i in range(count)]
+    return [layer_type != "full_attention" for layer_type in layer_types]
 
 
 def rotating(config: Config) -> list[bool] | None:
     """Return which layers rotate, if other than the windowed ones (llama.cpp drops it). Only the model's rotary
     settings give the base.
     """
-    found = [bool(base) for base in config.get("layer_rope_theta") or []]
-    return found if found and found != windowed(config) else None
+    rotates = [bool(base) for base in config.get("layer_rope_theta") or []]
+    return rotates if rotates and rotates != windowed(config) else None
 
 
 def head_norms(config: Config) -> Iterable[Tensor]:

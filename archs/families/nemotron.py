@@ -15,7 +15,7 @@ from archs.experts import ROUTING
 from archs.families.llama import HALVES
 from archs.families.mamba import MAMBA2, UNBOUNDED
 from archs.hparams.config_keys import SOME
-from archs.layer_kinds import Keys, where_wide
+from archs.layer_types import Keys, where_wide
 from archs.rope import rotated_width, scaling_type
 from archs.spec import COMMON, Architecture, Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
 from archs.tensor_maps import MTP_TENSORS, as_it_is, kv_heads_where, step_limits
@@ -61,7 +61,7 @@ NEMOTRON = HALVES.derive(
 )
 
 # Layer types in a pattern and in transformers 5.
-KINDS = {
+LAYER_TYPES = {
     "M": "mamba",
     "*": "attention",
     "-": "mlp",
@@ -70,55 +70,55 @@ KINDS = {
     "full_attention": "attention",
 }
 
-KIND = ListOf(Text(("mamba", "attention", "mlp", "moe", *KINDS)))
+LAYER_TYPE_LIST = ListOf(Text(("mamba", "attention", "mlp", "moe", *LAYER_TYPES)))
 
 MTP_NAMES = {"1.norm": "post_attention_layernorm", "1.final_layernorm": "shared_head.norm"}
 
 
-def layer_kinds(config: Config) -> list[str]:
+def layer_types(config: Config) -> list[str]:
     """Return each layer's type."""
-    kinds = config.get("layers_block_type") or config.get("layer_types") or config.get("hybrid_override_pattern")
-    kinds = kinds or ["mamba", "moe", "attention", "mlp"]  # transformers' default
-    return [KINDS.get(kind, kind) for kind in kinds]
+    listed = config.get("layers_block_type") or config.get("layer_types") or config.get("hybrid_override_pattern")
+    listed = listed or ["mamba", "moe", "attention", "mlp"]  # transformers' default
+    return [LAYER_TYPES.get(each, each) for each in listed]
 
 
-def further(config: Config) -> int:
+def mtp_layer_count(config: Config) -> int:
     """Return the number of MTP layers."""
     return int(config.get("num_nextn_predict_layers") or 0)
 
 
 def mtp_layers(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Return the parts of the MTP layer as those of the layer after the last."""
-    if not further(config):
+    if not mtp_layer_count(config):
         return config, tensors
-    last, renamed = len(layer_kinds(config)), {}
+    last, renamed = len(layer_types(config)), {}
     for name, tensor in tensors.items():
-        found = re.fullmatch(r"mtp\.layers\.([01]\.\w+)(.*)", name)
-        if found:
-            name = f"backbone.layers.{last}.{MTP_NAMES.get(found[1], found[1][2:])}{found[2]}"
+        match = re.fullmatch(r"mtp\.layers\.([01]\.\w+)(.*)", name)
+        if match:
+            name = f"backbone.layers.{last}.{MTP_NAMES.get(match[1], match[1][2:])}{match[2]}"
         renamed[name] = tensor
     return config, renamed
 
 
 def published(config: Config, tensors: Tensors) -> dict[str, Tensor]:
     """Return the layer after the last as the two that it was: attention, experts."""
-    last, before = len(layer_kinds(config)), {after: before for before, after in MTP_NAMES.items()}
-    start, found = f"backbone.layers.{last}.", {}
+    last, before = len(layer_types(config)), {after: before for before, after in MTP_NAMES.items()}
+    start, named = f"backbone.layers.{last}.", {}
     for name, tensor in tensors.items():
         if name.startswith(start):
-            part, _, kind = name.removeprefix(start).rpartition(".")
+            part, _, suffix = name.removeprefix(start).rpartition(".")
             attention = re.match(r"(eh_proj|enorm|hnorm|norm|mixer\.[qkvo]_proj)$", part)
-            name = f"mtp.layers.{before.get(part, f'{int(not attention)}.{part}')}.{kind}"
-        found[name] = tensor.renamed(name)
-    return found
+            name = f"mtp.layers.{before.get(part, f'{int(not attention)}.{part}')}.{suffix}"
+        named[name] = tensor.renamed(name)
+    return named
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Return the type of each layer, by its widths."""
     widths, groups, heads = keys["feed_forward_length"], keys["attention.head_count_kv"], keys["ssm.time_step_rank"]
-    kinds = ["mlp" if width else "attention" if group else "mamba" for width, group in zip(widths, groups, strict=True)]
+    types = ["mlp" if width else "attention" if group else "mamba" for width, group in zip(widths, groups, strict=True)]
     return {
-        "layers_block_type": kinds,
+        "layers_block_type": types,
         "intermediate_size": max(widths),
         "mamba_head_dim": keys["ssm.inner_size"] // heads,
         **step_limits(keys),
@@ -127,19 +127,19 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 def experts_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Return the type of each layer, by its tensors."""
-    found = config_from_gguf(keys, tensors)
+    config = config_from_gguf(keys, tensors)
     count = keys.get("nextn_predict_layers")
     dense = {
         i: tensors[f"blk.{i}.ffn_up.weight"]
-        for i in range(len(found["layers_block_type"]))
+        for i in range(len(config["layers_block_type"]))
         if f"blk.{i}.ffn_up.weight" in tensors
     }
-    kinds = [
-        "mlp" if i in dense else "moe" if kind == "mlp" else kind
-        for i, kind in enumerate(found["layers_block_type"][: keys["block_count"] - count])
+    types = [
+        "mlp" if i in dense else "moe" if layer_type == "mlp" else layer_type
+        for i, layer_type in enumerate(config["layers_block_type"][: keys["block_count"] - count])
     ]
-    width = next((weight.shape[0] for weight in dense.values()), found["intermediate_size"])
-    return {**found, "layers_block_type": kinds, "intermediate_size": width, "num_nextn_predict_layers": count}
+    width = next((weight.shape[0] for weight in dense.values()), config["intermediate_size"])
+    return {**config, "layers_block_type": types, "intermediate_size": width, "num_nextn_predict_layers": count}
 
 
 def mixer(keys: Keys, layer: int) -> str | tuple[str, ...]:
@@ -161,11 +161,11 @@ NEMOTRON_H = MAMBA2.derive(
     metadata={
         **COMMON,
         "context_length": lambda config: UNBOUNDED,
-        "block_count": lambda config: len(layer_kinds(config)),
+        "block_count": lambda config: len(layer_types(config)),
         "feed_forward_length": lambda config: [
-            config["intermediate_size"] if kind == "mlp" else 0 for kind in layer_kinds(config)
+            config["intermediate_size"] if layer_type == "mlp" else 0 for layer_type in layer_types(config)
         ],
-        "attention.head_count_kv": kv_heads_where(lambda config: (kind == "attention" for kind in layer_kinds(config))),
+        "attention.head_count_kv": kv_heads_where(lambda config: (each == "attention" for each in layer_types(config))),
         # configs with `rms_norm_eps` get this key too; norms still use `layer_norm_epsilon`
         "attention.layer_norm_rms_epsilon": lambda config: (
             None if config.get("rms_norm_eps") is None else config["layer_norm_epsilon"]
@@ -194,11 +194,11 @@ NEMOTRON_H = MAMBA2.derive(
         "num_hidden_layers": None,
         "vocab_size": 131_072,
     },
-    keys={"layers_block_type": KIND, "layer_types": KIND},
+    keys={"layers_block_type": LAYER_TYPE_LIST, "layer_types": LAYER_TYPE_LIST},
     refused={"hidden_act": None, "mamba_hidden_act": other_than("silu", "swish")},
     config_from_gguf=config_from_gguf,
     flags_from_tensors={"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_*.bias"},
-    variant=lambda config: NEMOTRON_H_MOE if "moe" in layer_kinds(config) else None,
+    variant=lambda config: NEMOTRON_H_MOE if "moe" in layer_types(config) else None,
     tensors={
         ".mixer.q_proj": TensorMap("attn_q", interleave_rope("num_attention_heads")),
         ".mixer.k_proj": TensorMap("attn_k", interleave_rope("num_key_value_heads")),
@@ -222,14 +222,14 @@ NEMOTRON_H_MOE: Architecture = NEMOTRON_H.derive(
         **ROUTING,
         "expert_gating_func": None,
         "leading_dense_block_count": None,
-        "block_count": lambda config: len(layer_kinds(config)) + further(config),
-        "nextn_predict_layers": lambda config: further(config) or None,
+        "block_count": lambda config: len(layer_types(config)) + mtp_layer_count(config),
+        "nextn_predict_layers": lambda config: mtp_layer_count(config) or None,
         "attention.head_count_kv": kv_heads_where(
-            lambda config: [kind == "attention" for kind in layer_kinds(config)] + [True] * further(config)
+            lambda config: [each == "attention" for each in layer_types(config)] + [True] * mtp_layer_count(config)
         ),
         "feed_forward_length": lambda config: [  # of experts; llama.cpp writes none of dense nets next to them
-            config["moe_intermediate_size"] * (kind == "moe")
-            for kind in layer_kinds(config) + ["moe"] * further(config)
+            config["moe_intermediate_size"] * (layer_type == "moe")
+            for layer_type in layer_types(config) + ["moe"] * mtp_layer_count(config)
         ],
         "expert_count": "n_routed_experts",
         "expert_used_count": "num_experts_per_tok",
@@ -273,23 +273,23 @@ def of_blocks(key: str) -> Computed:
 
 def by_blocks(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Return the layers' settings from the blocks, without `mtp.…`, which the file lacks."""
-    kinds = [block["block_type"] for block in config["block_configs"]]
-    return changed(config, layers_block_type=kinds, num_nextn_predict_layers=None), tensors
+    types = [block["block_type"] for block in config["block_configs"]]
+    return changed(config, layers_block_type=types, num_nextn_predict_layers=None), tensors
 
 
-BLOCK = Fields({"block_type": KIND.item, "moe_intermediate_size": SOME, "num_experts_per_tok": SOME})
+BLOCK = Fields({"block_type": LAYER_TYPE_LIST.item, "moe_intermediate_size": SOME, "num_experts_per_tok": SOME})
 
 
 def puzzle_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Return blocks by each layer's parts. Raises ModelError if its experts are alike: that is Nemotron H."""
-    found, used = config_from_gguf(keys, tensors), keys["expert_used_count"]
+    config, used = config_from_gguf(keys, tensors), keys["expert_used_count"]
     if not isinstance(used, list):
         raise ModelError("all of its layers have as many experts in use")
-    kinds = {"mlp": "moe"}
+    names = {"mlp": "moe"}
     blocks = [
-        {"block_type": kinds.get(kind, kind)}
-        | ({"moe_intermediate_size": width, "num_experts_per_tok": count} if kind == "mlp" else {})
-        for kind, width, count in zip(found["layers_block_type"], keys["feed_forward_length"], used, strict=True)
+        {"block_type": names.get(layer_type, layer_type)}
+        | ({"moe_intermediate_size": width, "num_experts_per_tok": count} if layer_type == "mlp" else {})
+        for layer_type, width, count in zip(config["layers_block_type"], keys["feed_forward_length"], used, strict=True)
     ]
     plain = {
         "intermediate_size": ...,
@@ -297,7 +297,7 @@ def puzzle_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         "num_experts_per_tok": ...,
         "rms_norm_eps": keys.get("attention.layer_norm_rms_epsilon") or ...,
     }
-    return {**found, **plain, "block_configs": blocks, "num_hidden_layers": keys["block_count"]}
+    return {**config, **plain, "block_configs": blocks, "num_hidden_layers": keys["block_count"]}
 
 
 NEMOTRON_H_PUZZLE = NEMOTRON_H_MOE.derive(

@@ -108,7 +108,7 @@ THETA = 500_000.0
 OLMO3 = OLMO2.derive(
     hf_classes=("Olmo3ForCausalLM", "Olmo3Model"),
     config_from_gguf=None,
-    rope_parameters="by kind",
+    rope_parameters="by type",
     metadata={
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": lambda config: windowed_layers(config, lambda layer: (layer + 1) % 4 != 0),

@@ -91,7 +91,7 @@ def attention_factor(config: Config) -> float | None:
     """Return longrope's factor of cos and sin; published models have one number for short and long texts."""
     short, long = (rope_scaling(config, f"{length}_mscale") for length in ("short", "long"))
     if long is not None and long != short:
-        raise ModelError(f"config.json has long_mscale = {long} beside short_mscale = {short}; phimoe files have one")
+        raise ModelError(f"config.json has long_mscale = {long} and short_mscale = {short}; phimoe files have one")
     return None if short is None else float(short)
 
 

@@ -110,7 +110,7 @@ def divisible(config: Config) -> list[int]:
 def openelm_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Return the nets' width multipliers in as few digits as reproduce them."""
     width, widths = keys["embedding_length"], keys["feed_forward_length"]
-    found: ConfigKeys = {
+    config: ConfigKeys = {
         "intermediate_size": ...,
         "rope_scaling": ...,
         "tie_word_embeddings": ...,
@@ -123,10 +123,10 @@ def openelm_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         "num_gqa_groups": keys["attention.head_count"][0] // keys["attention.head_count_kv"][0],
     }
     for digits in range(1, 17):
-        found["ffn_multipliers"] = [round(each / width, digits) for each in widths]
-        if divisible(found) == widths:
+        config["ffn_multipliers"] = [round(each / width, digits) for each in widths]
+        if divisible(config) == widths:
             break
-    return found
+    return config
 
 
 OPENELM = GPT.derive(

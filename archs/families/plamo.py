@@ -12,7 +12,7 @@ import numpy as np
 from archs.config import changed, other_than, unless_tied
 from archs.families.llama import HALVES
 from archs.hparams.file_keys import with_window
-from archs.layer_kinds import with_kv_heads
+from archs.layer_types import with_kv_heads
 from archs.rope import yarn_settings
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, Index, Target, TensorMap, Tensors
 from archs.tensor_maps import as_it_is, gated_net
@@ -65,22 +65,22 @@ def config3_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         "mlp_bias",
         "hidden_act",
     )
-    found: ConfigKeys = {
+    config: ConfigKeys = {
         "window_size": keys.stored("attention.sliding_window"),
         "linear_type": "normal",
         **dict.fromkeys(others, ...),
     }
     if isinstance(period := keys.get("attention.sliding_window_pattern") or 8, list):
         raise ModelError("windows are not left out of every so many layers; PLaMo 3's config has a number for that")
-    if kind := keys.stored("rope.scaling.type"):
+    if rope_type := keys.stored("rope.scaling.type"):
         usual = {"rope_type": "yarn", **YARN}
         if {key: value for key, value in yarn_settings(keys).items() if key not in VARYING} != usual:
-            raise ModelError(f"its rotation is scaled otherwise ({kind}) than PLaMo 3's YaRN")
-        found |= {
+            raise ModelError(f"its rotation is scaled otherwise ({rope_type}) than PLaMo 3's YaRN")
+        config |= {
             "rope_scaling_factor": keys["rope.scaling.factor"],
             "initial_context_length": keys["rope.scaling.original_context_length"],
         }
-    return {**found, "sliding_window_pattern": period}
+    return {**config, "sliding_window_pattern": period}
 
 
 PLAMO3 = HALVES.derive(
@@ -137,13 +137,13 @@ def in_attention(key: str) -> Computed:
 
 def config2_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Return the period of attention layers. Raises ModelError if they have none."""
-    found: ConfigKeys = {"num_hidden_layers": keys["block_count"], "mamba_enabled": True, "linear_type": "normal"}
+    config: ConfigKeys = {"num_hidden_layers": keys["block_count"], "mamba_enabled": True, "linear_type": "normal"}
     heads, groups = keys["attention.head_count"], keys["attention.head_count_kv"]
     for period in range(1, 2 * len(heads) + 2):
-        found["mamba_step"] = period
-        if attends(found) == [each > 0 for each in heads]:
+        config["mamba_step"] = period
+        if attends(config) == [each > 0 for each in heads]:
             own = {"num_attention_heads": max(heads), "num_key_value_heads": max(groups)}
-            return found | own | dict.fromkeys(("rope_scaling", "attention_bias", "mlp_bias", "hidden_act"), ...)
+            return config | own | dict.fromkeys(("rope_scaling", "attention_bias", "mlp_bias", "hidden_act"), ...)
     raise ModelError("its attention layers have no period; their config has a number for that")
 
 

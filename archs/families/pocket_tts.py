@@ -45,12 +45,12 @@ def config_of(tensors: Tensors) -> Mapping[str, Any] | None:
 
 def _layers(tensors: Tensors, begins: str) -> dict[str, int]:
     """Return the number of layers and their width; empty if there are none."""
-    found = {match[1] for name in tensors if (match := re.fullmatch(rf"{begins}\.layers\.(\d+)\.norm1\.weight", name))}
+    layers = {match[1] for name in tensors if (match := re.fullmatch(rf"{begins}\.layers\.(\d+)\.norm1\.weight", name))}
     norm, net = (tensors.get(f"{begins}.layers.0.{name}.weight") for name in ("norm1", "linear1"))
     if norm is None or net is None or not norm.shape or not net.shape:
         return {}
     return {
-        "num_hidden_layers": len(found),
+        "num_hidden_layers": len(layers),
         "hidden_size": norm.shape[0],
         "intermediate_size": net.shape[0],
         "num_attention_heads": max(1, norm.shape[0] // HEAD),

@@ -10,7 +10,7 @@ router's weights are not rescaled to sum to one. Reference: transformers `models
 from archs.config import windows
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, dense_layers, renormalized
 from archs.families.llama import HALVES
-from archs.layer_kinds import EXPERTS_OR_DENSE
+from archs.layer_types import EXPERTS_OR_DENSE
 from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
 from archs.tensor_maps import gated_net
 from quants.errors import ModelError

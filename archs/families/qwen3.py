@@ -9,7 +9,7 @@ with rotary settings of its own. MTP layers are not supported. Reference: transf
 """
 
 from archs.config import lookup, windowed_layers, windows
-from archs.experts import SEPARATE_EXPERTS, gate_and_up, kinds_of_nets, renormalized
+from archs.experts import SEPARATE_EXPERTS, gate_and_up, net_types, renormalized
 from archs.families.qwen2 import QWEN2, QWEN2_MOE, sections
 from archs.spec import Computed, Config, TensorMap, in_layers
 from archs.tensor_maps import head_norms
@@ -165,8 +165,8 @@ MELLUM = QWEN3_MOE.derive(
         "norm_topk_prob": True,
         "vocab_size": 98_304,
     },
-    config_from_gguf=kinds_of_nets,
-    rope_parameters="by kind",
+    config_from_gguf=net_types,
+    rope_parameters="by type",
     refused={"num_mtp_layers": lambda count: bool(count)},
     block={"window_period": 4, "scales_windowed_rope": False},
 )

@@ -32,21 +32,21 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
 
 def with_one_table(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Return the text rows after their net, followed by the codes' rows, as one table; none if some are missing."""
-    found = {name.removeprefix("talker."): tensor for name, tensor in tensors.items()}
-    needed = [NET.format(number, kind) for number in (1, 2) for kind in ("weight", "bias")]
+    named = {name.removeprefix("talker."): tensor for name, tensor in tensors.items()}
+    needed = [NET.format(number, suffix) for number in (1, 2) for suffix in ("weight", "bias")]
     needed += ["model.text_embedding.weight", "model.codec_embedding.weight"]
-    parts = [found.pop(name) for name in needed if name in found]
+    parts = [named.pop(name) for name in needed if name in named]
     if len(parts) < len(needed):
-        return config, found
-    said = (required(config, f"{PART}.text_vocab_size"), required(config, f"{PART}.vocab_size"))
-    head = found.get("codec_head.weight", parts[5])
-    if (parts[4].rows, parts[5].rows) != said or head.rows != said[1]:
+        return config, named
+    sizes = (required(config, f"{PART}.text_vocab_size"), required(config, f"{PART}.vocab_size"))
+    head = named.get("codec_head.weight", parts[5])
+    if (parts[4].rows, parts[5].rows) != sizes or head.rows != sizes[1]:
         raise ModelError(
-            f"config.json says {said[0]} tokens of text and {said[1]} codes; the tables have {parts[4].rows} and "
+            f"config.json says {sizes[0]} tokens of text and {sizes[1]} codes; the tables have {parts[4].rows} and "
             f"{parts[5].rows} rows, codec_head {head.rows}"
         )
     rows = [through_net(parts[4], parts[:4], parts[5], config), as_float32(parts[5])]
-    return config, {TABLE: concatenated(rows, TABLE), **found}
+    return config, {TABLE: concatenated(rows, TABLE), **named}
 
 
 def through_net(rows: Tensor, net: list[Tensor], codes: Tensor, config: Config) -> Tensor:

@@ -14,7 +14,7 @@ from archs.config import required
 from archs.experts import SEPARATE_EXPERTS, dense_layers, renormalized
 from archs.families.qwen2 import sections
 from archs.families.qwen3 import QWEN3_MOE
-from archs.layer_kinds import recurrent_layers
+from archs.layer_types import recurrent_layers
 from archs.rope import rotated_width
 from archs.spec import Config, ConfigKeys, GgufKeys, Index, TensorMap, Tensors, Transform, in_layers
 from archs.tensor_maps import MTP_KEYS, mtp_layers, published_mtp
@@ -23,9 +23,11 @@ from quants import FormatError
 
 
 def recurrent(config: Config) -> list[bool]:
-    kinds, every = config.get("layer_types"), config["full_attention_interval"]
-    kinds = kinds or [i % every == every - 1 and "full_attention" for i in range(config["num_hidden_layers"])]
-    return [kind != "full_attention" for kind in kinds] + [False] * config["num_nextn_predict_layers"]
+    layer_types, every = config.get("layer_types"), config["full_attention_interval"]
+    layer_types = layer_types or [
+        i % every == every - 1 and "full_attention" for i in range(config["num_hidden_layers"])
+    ]
+    return [layer_type != "full_attention" for layer_type in layer_types] + [False] * config["num_nextn_predict_layers"]
 
 
 def of_groups(pick: str) -> Transform:
@@ -39,18 +41,18 @@ def of_groups(pick: str) -> Transform:
         if count % groups:
             raise FormatError(f"{count} rows, not as many for each of {groups} heads of keys")
         values = heads // groups * width
-        kinds = np.split(np.arange(count).reshape(groups, -1), [size, 2 * size, 2 * size + values], axis=1)
-        return np.concatenate([kinds["qkvz".index(kind)].reshape(-1) for kind in pick])
+        parts = np.split(np.arange(count).reshape(groups, -1), [size, 2 * size, 2 * size + values], axis=1)
+        return np.concatenate([parts["qkvz".index(letter)].reshape(-1) for letter in pick])
 
     return share(picked)
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     count = keys["block_count"] - keys.get("nextn_predict_layers")
-    kinds = ["linear_attention" if is_so else "full_attention" for is_so in keys["attention.recurrent_layers"]]
+    layer_types = ["linear_attention" if is_so else "full_attention" for is_so in keys["attention.recurrent_layers"]]
     return {
         "linear_value_head_dim": keys["ssm.inner_size"] // keys["ssm.time_step_rank"],
-        "layer_types": kinds[:count],
+        "layer_types": layer_types[:count],
         "partial_rotary_factor": keys["rope.dimension_count"] / keys["attention.key_length"],
         **dense_layers({"block_count": count}, tensors),
     }

@@ -135,9 +135,9 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 def ratios(config: Config) -> list[int]:
     """Return how many keys the indexer pools, 0 in layers without one."""
-    kinds = config.get("layer_types") or []
+    layer_types = config.get("layer_types") or []
     every, count = config["full_attention_interval"], config["num_hidden_layers"]
-    linear = [kind == "linear_attention" for kind in kinds] or [(i + 1) % every != 0 for i in range(count)]
+    linear = [each == "linear_attention" for each in layer_types] or [(i + 1) % every != 0 for i in range(count)]
     return [0 if each else config["indexer_compress_ratio"] for each in linear] + (
         [config["indexer_compress_ratio"]] * config["num_nextn_predict_layers"]
     )
@@ -145,8 +145,8 @@ def ratios(config: Config) -> list[int]:
 
 def end_of_text(config: Config) -> int | None:
     """Return the id after which n-grams restart."""
-    found: list[int] | int | None = config["eos_token_id"]
-    return found[0] if isinstance(found, list) else found
+    ids: list[int] | int | None = config["eos_token_id"]
+    return ids[0] if isinstance(ids, list) else ids
 
 
 def of_table(key: str) -> Computed:
@@ -223,8 +223,10 @@ QWEN4_EXP = QWEN35_MOE.derive(
         "partial_rotary_factor": 1.0,  # of configs without one, other than Qwen3 Next's
     },
     refused={
-        "output_gate_type": lambda kind: kind != "sigmoid",  # other gates of delta nets than llama.cpp's
-        "rope_scaling": lambda said: bool(said) and said.get("rope_type") == "dynamic",  # pooled keys end it there
+        "output_gate_type": lambda value: value != "sigmoid",  # other gates of delta nets than llama.cpp's
+        "rope_scaling": lambda scaling: (
+            bool(scaling) and scaling.get("rope_type") == "dynamic"
+        ),  # pooled keys end it there
     },
     tensors={
         ".input_layernorm": None,

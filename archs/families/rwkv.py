@@ -70,34 +70,34 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
     Raises ModelError for layers without a recurrence.
     """
-    found = {name: tensor.renamed(name) for old, tensor in tensors.items() if (name := one_name(old))}
-    for layer in sorted({match[1] for name in found if (match := re.match(r"(.*layers\.\d+\.)attention\.", name))}):
-        _prepare_layer(f"{layer}attention.", found)
-    told = {key: _rank(found, letter) for letter, key in RANKS.items()}
-    width = next((t.shape[0] for name, t in found.items() if name.endswith("feed_forward.key.weight")), None)
-    return ReadConfig({**config, **told, "intermediate_size": config.get("intermediate_size") or width}), found
+    named = {name: tensor.renamed(name) for old, tensor in tensors.items() if (name := one_name(old))}
+    for layer in sorted({match[1] for name in named if (match := re.match(r"(.*layers\.\d+\.)attention\.", name))}):
+        _prepare_layer(f"{layer}attention.", named)
+    ranks = {key: _rank(named, letter) for letter, key in RANKS.items()}
+    width = next((t.shape[0] for name, t in named.items() if name.endswith("feed_forward.key.weight")), None)
+    return ReadConfig({**config, **ranks, "intermediate_size": config.get("intermediate_size") or width}), named
 
 
-def _prepare_layer(at: str, found: dict[str, Tensor]) -> None:
-    kinds = [kind for kind in "rwkvag" if f"{at}x_{kind}" in found]
-    if kinds:
-        parts = [found.pop(f"{at}x_{kind}") for kind in kinds]
+def _prepare_layer(at: str, tensors: dict[str, Tensor]) -> None:
+    letters = [letter for letter in "rwkvag" if f"{at}x_{letter}" in tensors]
+    if letters:
+        parts = [tensors.pop(f"{at}x_{letter}") for letter in letters]
         flat = [reshape(part, (1, 1, part.size)) for part in parts]
-        found[f"{at}x_x"] = stacked(flat, f"{at}x_x")
-    elif f"{at}x_x" not in found:
+        tensors[f"{at}x_x"] = stacked(flat, f"{at}x_x")
+    elif f"{at}x_x" not in tensors:
         raise ModelError(f"{at}* has no mixtures of tokens: models whose layers are not all RWKV's cannot be converted")
     if at.endswith("layers.0.attention."):
-        for name in [name for name in found if re.fullmatch(re.escape(at) + r"v[012](\.weight)?", name)]:
-            del found[name]
-        for name in [name for name in found if re.fullmatch(re.escape(at) + r"a[012](\.weight)?", name)]:
+        for name in [name for name in tensors if re.fullmatch(re.escape(at) + r"v[012](\.weight)?", name)]:
+            del tensors[name]
+        for name in [name for name in tensors if re.fullmatch(re.escape(at) + r"a[012](\.weight)?", name)]:
             copied = at + "v" + name.removeprefix(f"{at}a")
-            found[copied] = found[name].renamed(copied)
+            tensors[copied] = tensors[name].renamed(copied)
 
 
-def _rank(found: Tensors, letter: str) -> int | None:
+def _rank(tensors: Tensors, letter: str) -> int | None:
     """Return the rank of a low-rank matrix, of the last layer: the first one's may be a copy of another."""
     pattern = re.compile(rf"layers\.(\d+)\.attention\.{letter}2(\.weight)?$")
-    matches = ((pattern.search(name), tensor.shape) for name, tensor in found.items())
+    matches = ((pattern.search(name), tensor.shape) for name, tensor in tensors.items())
     ranks = {int(match[1]): shape[-1] if match[2] else shape[0] for match, shape in matches if match and shape}
     return ranks[max(ranks)] if ranks else None
 
@@ -120,22 +120,22 @@ def wide(tensor: Tensor) -> Tensor:
     return reshape(tensor, (1, 1, tensor.size))
 
 
-def apart(found: dict[str, Tensor], name: str, kinds: str, called: str) -> None:
+def apart(tensors: dict[str, Tensor], name: str, letters: str, called: str) -> None:
     """Return the mixtures of a layer as separate tensors. called: their names' prefix."""
-    whole = found.pop(name)
-    flat = reshape(whole, (len(kinds), whole.size // len(kinds)))
-    for i, kind in enumerate(kinds):
-        found[f"{called}{kind}"] = wide(take(flat, np.arange(i, i + 1)))
+    whole = tensors.pop(name)
+    flat = reshape(whole, (len(letters), whole.size // len(letters)))
+    for i, letter in enumerate(letters):
+        tensors[f"{called}{letter}"] = wide(take(flat, np.arange(i, i + 1)))
 
 
 def published7(config: Config, tensors: Tensors) -> Tensors:
     """Return flash-linear-attention's names. The first layer has no value mixture: files repeat another one."""
-    found = {name: tensor for name, tensor in tensors.items() if not FIRST_VALUES.fullmatch(name)}
-    for name in [name for name in found if name.endswith(".attention.x_x")]:
-        apart(found, name, "rwkvag"[: found[name].shape[0]], name.removesuffix("x"))
-    for name in [name for name in found if name.endswith(".attention.r_k")]:
-        found[name] = reshape(found[name], (found[name].size // config["head_dim"], config["head_dim"]))
-    return {renamed(name, FLA): tensor for name, tensor in found.items()}
+    named = {name: tensor for name, tensor in tensors.items() if not FIRST_VALUES.fullmatch(name)}
+    for name in [name for name in named if name.endswith(".attention.x_x")]:
+        apart(named, name, "rwkvag"[: named[name].shape[0]], name.removesuffix("x"))
+    for name in [name for name in named if name.endswith(".attention.r_k")]:
+        named[name] = reshape(named[name], (named[name].size // config["head_dim"], config["head_dim"]))
+    return {renamed(name, FLA): tensor for name, tensor in named.items()}
 
 
 def renamed(name: str, names: Iterable[tuple[str, str]]) -> str:
@@ -144,16 +144,16 @@ def renamed(name: str, names: Iterable[tuple[str, str]]) -> str:
     return name
 
 
-def narrow(kind: str) -> dict[str, Target]:
+def narrow(letter: str) -> dict[str, Target]:
     """Return the pair of low-rank matrices of a type: as linear layers, or transposed where they are parameters."""
-    pairs = {f".attention.{kind}{i}": TensorMap(f"time_mix_{kind}{i}.weight", transpose) for i in (1, 2)}
+    pairs = {f".attention.{letter}{i}": TensorMap(f"time_mix_{letter}{i}.weight", transpose) for i in (1, 2)}
     linear: dict[str, Target] = {f"{name}.weight": f"time_mix_{name[-2:]}.weight" for name in pairs}
-    return {**pairs, **linear, f".attention.{kind}0": vector(f"time_mix_{kind}0")}
+    return {**pairs, **linear, f".attention.{letter}0": vector(f"time_mix_{letter}0")}
 
 
 RANK_KEYS: dict[str, str | Computed | None] = {
-    f"attention.{kind}_lora_rank": key
-    for kind, key in zip(("decay", "iclr", "value_residual_mix", "gate"), RANKS.values(), strict=True)
+    f"attention.{use}_lora_rank": key
+    for use, key in zip(("decay", "iclr", "value_residual_mix", "gate"), RANKS.values(), strict=True)
 }
 MATRICES = {"receptance": "r_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
 MIX7: dict[str, Target] = {
@@ -165,7 +165,7 @@ MIX7: dict[str, Target] = {
         Invertible(lambda tensor, config: reshape(tensor, (tensor.shape[0], 1, 1, tensor.size // tensor.shape[0]))),
     ),
     **{f".attention.{name}": vector(f"time_mix_{name}") for name in ("k_k", "k_a", "r_k")},
-    **{name: target for kind in RANKS for name, target in narrow(kind).items()},
+    **{name: target for letter in RANKS for name, target in narrow(letter).items()},
 }
 
 WITHOUT = ("rope_scaling", "rope_theta", "attention_bias", "mlp_bias")
@@ -248,18 +248,18 @@ def published_arwkv7(config: Config, tensors: Tensors) -> Tensors:
     """Return the names of ARWKV's own code: vectors as published, and in the first layer a value mixture that nothing
     reads.
     """
-    found, width = dict(tensors), int(config["hidden_size"])
-    rank = max(_rank(found, "v") or 1, 1)
-    for name in [name for name in found if name.endswith(".attention.x_x")]:
-        apart(found, name, "rwkvag"[: found[name].shape[0]], name.removesuffix("x"))
-    for name in [name for name in found if VECTOR7.search(name)]:
-        found[name] = wide(found[name])
-    for name in [name for name in found if name.endswith(".attention.r_k")]:
-        found[name] = reshape(found[name], (found[name].size // config["head_size"], config["head_size"]))
+    named, width = dict(tensors), int(config["hidden_size"])
+    rank = max(_rank(named, "v") or 1, 1)
+    for name in [name for name in named if name.endswith(".attention.x_x")]:
+        apart(named, name, "rwkvag"[: named[name].shape[0]], name.removesuffix("x"))
+    for name in [name for name in named if VECTOR7.search(name)]:
+        named[name] = wide(named[name])
+    for name in [name for name in named if name.endswith(".attention.r_k")]:
+        named[name] = reshape(named[name], (named[name].size // config["head_size"], config["head_size"]))
     shapes = {"0": (1, 1, width), "1": (width, rank), "2": (rank, width)}
-    for name in [name for name in found if FIRST_VALUES.fullmatch(name)]:
-        found[name] = from_array(name, np.zeros(shapes[name[-1]], np.float32))
-    return {name.replace(".attention.", ".self_attn.time_mixer."): tensor for name, tensor in found.items()}
+    for name in [name for name in named if FIRST_VALUES.fullmatch(name)]:
+        named[name] = from_array(name, np.zeros(shapes[name[-1]], np.float32))
+    return {name.replace(".attention.", ".self_attn.time_mixer."): tensor for name, tensor in named.items()}
 
 
 def arwkv7_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
@@ -280,7 +280,10 @@ def arwkv7_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 VECTOR7 = re.compile(r"\.attention\.(k_k|k_a|[wavg]0)$")
-OF_FLA = (*(f"{kind}{i}.weight" for kind in RANKS for i in (1, 2)), *MATRICES.values())  # names in other checkpoints
+OF_FLA = (
+    *(f"{letter}{i}.weight" for letter in RANKS for i in (1, 2)),
+    *MATRICES.values(),
+)  # names in other checkpoints
 
 ARWKV7 = RWKV7.derive(
     name="arwkv7",
@@ -309,7 +312,7 @@ ARWKV7 = RWKV7.derive(
 )
 
 
-TOLD = {  # config keys that tensors show: the key, the dimension, and its divisor
+BY_TENSORS = {  # config keys that tensors show: the key, the dimension, and its divisor
     "attention.time_maa_w1": ("lora_rank_tokenshift", -1, 5),
     "attention.time_decay_w1": ("lora_rank_decay", -1, 1),
     "feed_forward.key.weight": ("intermediate_size", 0, 1),
@@ -324,25 +327,25 @@ def prepare6(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Return RWKV 6's tensors: all mixtures of a layer but the first in one, and weights halved by layer as the
     config's `rescale_every` says.
     """
-    found = {name: tensor.renamed(name) for old, tensor in tensors.items() if (name := one_name(old))}
-    period, told = config.get("rescale_every") or 0, dict(config)
-    for name in [name for name in found if name.endswith(".attention.time_maa_x")]:
+    named = {name: tensor.renamed(name) for old, tensor in tensors.items() if (name := one_name(old))}
+    period, full = config.get("rescale_every") or 0, dict(config)
+    for name in [name for name in named if name.endswith(".attention.time_maa_x")]:
         at = name.removesuffix("x")
-        kinds = [f"{at}{kind}" for kind in "wkvrg"]
-        if missing := [each for each in kinds if each not in found]:
+        mixtures = [f"{at}{letter}" for letter in "wkvrg"]
+        if missing := [each for each in mixtures if each not in named]:
             raise ModelError(f"the checkpoint lacks {missing[0]!r}", "a shard may be missing")
-        flat = [found.pop(each) for each in kinds]
-        found[f"{at}all"] = stacked([reshape(each, (1, 1, each.size)) for each in flat], f"{at}all")
-    for name, tensor in found.items():
+        flat = [named.pop(each) for each in mixtures]
+        named[f"{at}all"] = stacked([reshape(each, (1, 1, each.size)) for each in flat], f"{at}all")
+    for name, tensor in named.items():
         place = re.search(r"layers\.(\d+)\.(.*)", name)
         layer, rest = (int(place[1]), place[2]) if place else (0, "")
         if period and layer >= period and rest in HALVED:
             factors = np.full((tensor.rows, 1), 0.5 ** (layer // period), np.float32)
-            found[name] = computed(tensor, np.multiply, factors)
-        if rest in TOLD and tensor.shape:
-            key, dimension, parts = TOLD[rest]
-            told[key] = tensor.shape[dimension] // parts
-    return ReadConfig(told), found
+            named[name] = computed(tensor, np.multiply, factors)
+        if rest in BY_TENSORS and tensor.shape:
+            key, dimension, parts = BY_TENSORS[rest]
+            full[key] = tensor.shape[dimension] // parts
+    return ReadConfig(full), named
 
 
 MIX6: dict[str, Target] = {
@@ -367,22 +370,22 @@ VECTOR6 = re.compile(r"\.(attention\.time_(maa_x|decay)|feed_forward\.time_maa_[
 
 def published6(config: Config, tensors: Tensors) -> Tensors:
     """Return mixtures as separate tensors, halvings undone, blocks."""
-    found, period = dict(tensors), config.get("rescale_every") or 0
-    for name in [name for name in found if name.endswith(".attention.time_maa_all")]:
-        apart(found, name, "wkvrg", name.removesuffix("all"))
-    for name, tensor in found.items():
+    named, period = dict(tensors), config.get("rescale_every") or 0
+    for name in [name for name in named if name.endswith(".attention.time_maa_all")]:
+        apart(named, name, "wkvrg", name.removesuffix("all"))
+    for name, tensor in named.items():
         place = re.search(r"layers\.(\d+)\.(.*)", name)
         layer, rest = (int(place[1]), place[2]) if place else (0, "")
         if VECTOR6.search(name):
-            found[name] = wide(tensor)
+            named[name] = wide(tensor)
         elif period and layer >= period and rest in HALVED:
-            found[name] = computed(tensor, np.multiply, np.full((tensor.rows, 1), 2.0 ** (layer // period), np.float32))
-    return {renamed(name, BLOCKS): tensor for name, tensor in found.items()}
+            named[name] = computed(tensor, np.multiply, np.full((tensor.rows, 1), 2.0 ** (layer // period), np.float32))
+    return {renamed(name, BLOCKS): tensor for name, tensor in named.items()}
 
 
 def published_qwen6(config: Config, tensors: Tensors) -> Tensors:
-    found = published6(changed(config, rescale_every=0), tensors)
-    return {name.replace(".blocks.", ".layers.").replace(".attention.", ".self_attn."): t for name, t in found.items()}
+    named = published6(changed(config, rescale_every=0), tensors)
+    return {name.replace(".blocks.", ".layers.").replace(".attention.", ".self_attn."): t for name, t in named.items()}
 
 
 def config6_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
@@ -423,7 +426,7 @@ RWKV6 = RWKV7.derive(
         **{f".attention.{name}": f"time_mix_{name}" for name in MATRICES},
         ".attention.time_faaaa": "time_mix_first.weight",
         ".feed_forward.x_k": None,
-        **{f".feed_forward.time_maa_{kind}": vector(f"channel_mix_lerp_{kind}") for kind in "kr"},
+        **{f".feed_forward.time_maa_{letter}": vector(f"channel_mix_lerp_{letter}") for letter in "kr"},
         ".feed_forward.receptance": "channel_mix_receptance",
     },
     block={"mixer": "rwkv6"},
@@ -467,7 +470,7 @@ RWKV6_QWEN2 = RWKV6.derive(
         **MIX6,
         ".attention.time_maa_w1": TensorMap("time_mix_w1.weight", chain(transpose, reordered(wkvrg))),
         ".attention.time_maa_w2": TensorMap("time_mix_w2.weight", chain(transpose, reordered(wkvrg))),
-        **{f".attention.{name}_proj": f"time_mix_{kind}" for name, kind in zip("qkvo", MATRICES, strict=True)},
+        **{f".attention.{name}_proj": f"time_mix_{role}" for name, role in zip("qkvo", MATRICES, strict=True)},
     },
     block=QWENS_BLOCK,
 )

@@ -33,7 +33,7 @@ SPARK = HALVES.derive(
         ".self_attn.q_k_v_proj": "attn_qkv",
         ".self_attn.g_proj": "attn_gate",
     },
-    rope_parameters="by kind",
+    rope_parameters="by type",
     activation="hidden_act",
     block={"activation": "gelu"},
 )

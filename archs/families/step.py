@@ -16,7 +16,7 @@ from archs.families.llama import HALVES
 from archs.hparams.config_keys import BASE, LAYER_TYPE
 from archs.hparams.file_keys import Keys, with_experts, with_window
 from archs.hparams.model_hparams import HParams
-from archs.layer_kinds import EXPERTS_OR_DENSE
+from archs.layer_types import EXPERTS_OR_DENSE
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.tensor_maps import MTP_KEYS, MTP_TENSORS, gated_net
 from archs.transforms import add_one
@@ -33,11 +33,13 @@ KEYS = {"rope_theta": Either((BASE, ListOf(BASE))), "layer_types": ListOf(LAYER_
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Return lists with an item a layer, MTP layers included if tensors have such."""
-    first, said = config["num_hidden_layers"], config.get("num_nextn_predict_layers") or 0
-    further = sum(any(f"layers.{first + i}." in name for name in tensors) for i in range(said))
-    kinds = list(config.get("layer_types") or ["full_attention"] * first)
-    kinds = (kinds + list(config.get("mtp_layer_types") or []) + ["full_attention"] * said)[: first + further]
-    windowed = [kind == "sliding_attention" for kind in kinds]
+    first, configured = config["num_hidden_layers"], config.get("num_nextn_predict_layers") or 0
+    mtp_layers = sum(any(f"layers.{first + i}." in name for name in tensors) for i in range(configured))
+    layer_types = list(config.get("layer_types") or ["full_attention"] * first)
+    layer_types = (layer_types + list(config.get("mtp_layer_types") or []) + ["full_attention"] * configured)[
+        : first + mtp_layers
+    ]
+    windowed = [layer_type == "sliding_attention" for layer_type in layer_types]
     full, local = (windowed.index(each) if each in windowed else None for each in (False, True))
     other = config.get("attention_other_setting") or {}
     more = config.get("num_sliding_attention_heads") or other.get("num_attention_heads")
@@ -46,24 +48,24 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     if not shares or config.get("rope_local_base_freq") is not None:  # as transformers saves them
         whole, part = config.get("partial_rotary_factor", 1.0), config.get("partial_rotary_factor_local", 1.0)
         shares = [part if each else whole for each in windowed]
-    if shares[: first + further] != [1.0 if each else 0.5 for each in windowed]:
+    if shares[: first + mtp_layers] != [1.0 if each else 0.5 for each in windowed]:
         raise ModelError("config.json lets other parts of heads rotate than half in full layers, all in windowed ones")
     if isinstance(bases, list):
         if len(bases) <= max(full or 0, local or 0):
             raise ModelError(f'config.json: "rope_theta" has {len(bases)} entries; one a layer was expected')
         config = {**config, "rope_local_base_freq": bases[local or 0]}
-    found = {
+    prepared = {
         **config,
         "full_base": bases[full or 0] if isinstance(bases, list) else bases,
-        "num_nextn_predict_layers": further,
-        "layer_types": kinds,
+        "num_nextn_predict_layers": mtp_layers,
+        "layer_types": layer_types,
         "partial_rotary_factor": 0.5,
         "heads": [more if more and each else config["num_attention_heads"] for each in windowed],
         "kv_heads": [other.get("num_attention_groups", groups) if each else groups for each in windowed],
-        **{key: limits(config, key, first + further) for key in ("swiglu_limits", "swiglu_limits_shared")},
+        **{key: limits(config, key, first + mtp_layers) for key in ("swiglu_limits", "swiglu_limits_shared")},
     }
     bare = {name.replace(".transformer.shared_head", ".shared_head"): tensor for name, tensor in tensors.items()}
-    return ReadConfig(found), bare
+    return ReadConfig(prepared), bare
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
@@ -73,14 +75,16 @@ def published(config: Config, tensors: Tensors) -> Tensors:
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Return lists with an item a layer, as published. Raises ModelError if layers of a type differ in heads."""
-    further, count = keys.get("nextn_predict_layers"), keys["block_count"]
+    mtp_layers, count = keys.get("nextn_predict_layers"), keys["block_count"]
     windowed = keys["attention.sliding_window_pattern"]
     heads, groups = (value if isinstance(value := keys[key], list) else [value] * count for key in HEADS)
-    full, local = ({(heads[i], groups[i]) for i in range(count) if windowed[i] == kind} for kind in (False, True))
+    full, local = (
+        {(heads[i], groups[i]) for i in range(count) if windowed[i] == is_windowed} for is_windowed in (False, True)
+    )
     if len(full) > 1 or len(local) > 1:
         raise ModelError("its layers of one type have several numbers of heads; a config has one for each type")
     usual, other = max(full or local), max(local or full)
-    with_experts = [str(i) for i in range(count - further) if f"blk.{i}.ffn_gate_inp.weight" in tensors]
+    with_experts = [str(i) for i in range(count - mtp_layers) if f"blk.{i}.ffn_gate_inp.weight" in tensors]
     scale = keys.get("attention.scale")
     dense = keys["leading_dense_block_count"] if "leading_dense_block_count" in keys else count  # noqa: SIM401
     return {
@@ -109,7 +113,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         "norm_expert_weight": True,
         "use_head_wise_attn_gate": True,
         "zero_centered": True,
-        "num_nextn_predict_layers": further,
+        "num_nextn_predict_layers": mtp_layers,
         "heads": heads,
         "kv_heads": groups,
     }
@@ -150,10 +154,10 @@ def factors(config: Config) -> Iterable[Tensor]:
 
 
 def first_with_experts(config: Config) -> int:
-    if kinds := config.get("mlp_layer_types"):
-        return [*kinds, "sparse"].index("sparse")
-    said = config.get("moe_layers_enum")
-    return min((int(each) for each in str(said).split(",") if each.strip()), default=0) if said else 3
+    if net_types := config.get("mlp_layer_types"):
+        return [*net_types, "sparse"].index("sparse")
+    listed = config.get("moe_layers_enum")
+    return min((int(each) for each in str(listed).split(",") if each.strip()), default=0) if listed else 3
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
@@ -178,7 +182,7 @@ STEP35 = HALVES.derive(
         "attention.head_count": "heads",
         "attention.head_count_kv": "kv_heads",
         "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": lambda config: [kind[0] == "s" for kind in config["layer_types"]],
+        "attention.sliding_window_pattern": lambda config: [each[0] == "s" for each in config["layer_types"]],
         "attention.scale": lambda config: (
             scalar**-0.5 if (scalar := config.get("query_pre_attn_scalar")) not in (None, config["head_dim"]) else None
         ),

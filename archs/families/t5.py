@@ -14,14 +14,14 @@ FAR = 128  # default without `attention.relative_max_distance`
 
 def logit_scale(config: Config) -> float | None:
     """Return the factor of a tied head's logits; later versions are untied, and have none."""
-    said = config.get("scale_decoder_outputs", config.get("tie_word_embeddings"))
-    return float(config["d_model"]) ** -0.5 if config["model_type"] != "mt5" and said is not False else None
+    scales = config.get("scale_decoder_outputs", config.get("tie_word_embeddings"))
+    return float(config["d_model"]) ** -0.5 if config["model_type"] != "mt5" and scales is not False else None
 
 
 def activation(config: Config) -> str | None:
     """Return the activation, if neither ReLU nor the gated gelu that "gated-gelu" means (llama.cpp drops it)."""
-    kind = config["feed_forward_proj"]
-    return None if kind in ("relu", "gated-gelu") else kind.removeprefix("gated-")
+    name = config["feed_forward_proj"]
+    return None if name in ("relu", "gated-gelu") else name.removeprefix("gated-")
 
 
 def side(source: str, name: str, attends_twice: bool) -> dict[str, str]:
@@ -31,7 +31,7 @@ def side(source: str, name: str, attends_twice: bool) -> dict[str, str]:
     layer, block = f"{source}.block.{{i}}.layer", f"{name}.blk.{{i}}"
     attentions = [("0.SelfAttention", "attn")] + [("1.EncDecAttention", "cross_attn")] * attends_twice
     last = len(attentions)
-    found = {
+    targets = {
         f"{layer}.0.SelfAttention.relative_attention_bias": f"{block}.attn_rel_b",
         f"{layer}.{last}.layer_norm": f"{block}.ffn_norm",
         f"{layer}.{last}.DenseReluDense.wi": f"{block}.ffn_up",
@@ -42,9 +42,9 @@ def side(source: str, name: str, attends_twice: bool) -> dict[str, str]:
         f"{source}.embed_tokens": "token_embd",
     }
     for part, attention in attentions:
-        found[f"{layer}.{part[0]}.layer_norm"] = f"{block}.{attention}_norm"
-        found |= {f"{layer}.{part}.{letter}": f"{block}.{attention}_{letter}" for letter in "qkvo"}
-    return found
+        targets[f"{layer}.{part[0]}.layer_norm"] = f"{block}.{attention}_norm"
+        targets |= {f"{layer}.{part}.{letter}": f"{block}.{attention}_{letter}" for letter in "qkvo"}
+    return targets
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors, each_layer: bool = False) -> ConfigKeys:
@@ -158,8 +158,8 @@ UMT5 = T5.derive(
 
 
 def encoder_config_from_gguf(keys: GgufKeys, tensors: Tensors, each_layer: bool = False) -> ConfigKeys:
-    found = config_from_gguf(keys, tensors, each_layer)
-    return {**found, "is_encoder_decoder": False, "tie_word_embeddings": True}
+    config = config_from_gguf(keys, tensors, each_layer)
+    return {**config, "is_encoder_decoder": False, "tie_word_embeddings": True}
 
 
 def multilingual_encoder(config: Config) -> Architecture | None:

@@ -8,7 +8,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..spec import ACTIVATIONS
-from ..typed_json import NUMBER_LEAST, Anything, Either, Fields, Flag, Kind, ListOf, MapOf, Number, Place, Text, Whole
+from ..typed_json import (
+    MIN_NUMBER,
+    Anything,
+    Either,
+    Fields,
+    FieldType,
+    Flag,
+    ListOf,
+    MapOf,
+    Number,
+    Place,
+    Text,
+    Whole,
+)
 
 
 class BothSides(Whole):
@@ -18,23 +31,23 @@ class BothSides(Whole):
         return max(super().read(value, at), 1)
 
 
-MOST_LAYERS = 10_000  # where no tensors tell
+MAX_LAYERS = 10_000  # where no tensors tell
 
-FLAG, TEXT, ANYTHING = Flag(), Text(most=200), Anything()
-LAYERS = Whole(1, MOST_LAYERS, limit="layers")
-SOME_LAYERS = Whole(0, MOST_LAYERS)
+FLAG, TEXT, ANYTHING = Flag(), Text(max_length=200), Anything()
+LAYERS = Whole(1, MAX_LAYERS, limit="layers")
+SOME_LAYERS = Whole(0, MAX_LAYERS)
 PERIOD = Whole(1)
-MOST_SIZE = 1 << 20
-SIZE = Whole(1, MOST_SIZE, limit="rows")  # widths and counts bounded by the rows or columns of some tensor
-SOME = Whole(0, MOST_SIZE, limit="rows")
+MAX_SIZE = 1 << 20
+SIZE = Whole(1, MAX_SIZE, limit="rows")  # widths and counts bounded by the rows or columns of some tensor
+SOME = Whole(0, MAX_SIZE, limit="rows")
 NET_WIDTH = Whole(1, 1 << 24, limit="values")  # may belong to nets that the model lacks
 LENGTH = Whole(1)  # of texts, in tokens
 WINDOW = Whole(0)
 TOKEN = Whole(0, 2**31 - 1)
-POSITIVE = Number(NUMBER_LEAST)
+POSITIVE = Number(MIN_NUMBER)
 SCALE = Number(0)
-EPSILON = Number(NUMBER_LEAST, 1)
-SHARE = Number(NUMBER_LEAST, 1)
+EPSILON = Number(MIN_NUMBER, 1)
+SHARE = Number(MIN_NUMBER, 1)
 SPARSITY = Number(0, 0.9999)
 BASE = Number(1)
 AUTO = Either((SIZE, Text(("auto",))))
@@ -62,12 +75,12 @@ NET = Text(("dense", "sparse"))
 LABELS = MapOf(TEXT, r"-?\d{1,9}")
 
 
-def _by_key(table: Mapping[str, Kind]) -> dict[str, Kind]:
+def _by_key(table: Mapping[str, FieldType]) -> dict[str, FieldType]:
     """Return a table with a line for each key, from lines that name several keys."""
-    return {key: kind for keys, kind in table.items() for key in keys.split()}
+    return {key: key_type for keys, key_type in table.items() for key in keys.split()}
 
 
-ROPE: dict[str, Kind] = _by_key(
+ROPE: dict[str, FieldType] = _by_key(
     {
         "rope_type type": TEXT,
         "rope_theta": BASE,
@@ -80,7 +93,7 @@ ROPE: dict[str, Kind] = _by_key(
         "truncate": FLAG,
     }
 )
-ROPE_BY_LAYERS: dict[str, Kind] = ROPE | _by_key({"full_attention sliding_attention main compress": Fields(ROPE)})
+ROPE_BY_LAYERS: dict[str, FieldType] = ROPE | _by_key({"full_attention sliding_attention main compress": Fields(ROPE)})
 NEEDED_BY_SCALING = {
     "linear": ("factor",),
     "dynamic": ("factor",),
@@ -101,7 +114,7 @@ _SCHEME = Fields(
         ),
     }
 )
-QUANTIZATION: dict[str, Kind] = _by_key(
+QUANTIZATION: dict[str, FieldType] = _by_key(
     {  # keys of all quantization methods that are read
         "quant_method checkpoint_format packing_format format quant_algo version linear_class quantization_mode": TEXT,
         "is_marlin_format load_in_4bit load_in_8bit use_rms_norm": FLAG,
@@ -117,10 +130,10 @@ TEXT_PARTS = ("text_config", "llm_config", "language_config", "lm_config", "lfm"
 THINKER = "thinker_config"  # of Qwen's speaking models: holds the text part
 LAYER_COUNTS = "num_hidden_layers|n_layer|n_layers|num_layers|num_transformer_layers"
 
-KEYS: dict[str, Kind] = _by_key(
+KEYS: dict[str, FieldType] = _by_key(
     {
         # model class
-        "architectures": ListOf(TEXT, most=16),
+        "architectures": ListOf(TEXT, max_items=16),
         "model_type": TEXT,
         "id2label": LABELS,
         "is_decoder is_encoder_decoder tie_word_embeddings": FLAG,
@@ -142,7 +155,7 @@ KEYS: dict[str, Kind] = _by_key(
         "num_attention_heads n_head n_heads num_heads num_key_value_heads n_kv_heads num_kv_heads n_head_kv "
         "num_global_key_value_heads head_dim attention_head_dim global_head_dim d_kv v_head_dim qk_nope_head_dim "
         "qk_rope_head_dim q_lora_rank kv_lora_rank relative_attention_num_buckets": SIZE,
-        "num_kv_shared_layers": Whole(0, MOST_LAYERS, limit="of layers"),
+        "num_kv_shared_layers": Whole(0, MAX_LAYERS, limit="of layers"),
         "multi_query new_decoder_architecture parallel_attn use_parallel_residual alibi attention_k_eq_v "
         "scale_attn_weights scale_attn_by_inverse_layer_idx use_qk_norm scale_decoder_outputs "
         "use_bidirectional_attention do_layer_norm_before layer_norm_elementwise_affine prenorm "
@@ -176,7 +189,7 @@ KEYS: dict[str, Kind] = _by_key(
         "layer_types": ListOf(LAYER_TYPE, per_layer=True),
         "layers_block_type": ListOf(LAYER_TYPE),
         "mlp_layer_types": ListOf(NET, per_layer=True),
-        "hybrid_override_pattern": Text(form=rf"[M*E-]{{1,{MOST_LAYERS}}}"),
+        "hybrid_override_pattern": Text(form=rf"[M*E-]{{1,{MAX_LAYERS}}}"),
         "sliding_window local_attention": WINDOW,
         "attention_chunk_size": LENGTH,
         "sliding_window_pattern prefix_dense_sliding_window_pattern global_attn_every_n_layers full_attention_interval "
@@ -305,13 +318,13 @@ KEYS: dict[str, Kind] = _by_key(
         "no_bias mup_scale_qk_dot_by_d scale_qk_dot_by_d": FLAG,
         "num_loops": Whole(1, 1000),
         "skip_loop_final_norm": FLAG,  # Nanbeige
-        "lora_adaptations": ListOf(TEXT, most=1000),
+        "lora_adaptations": ListOf(TEXT, max_items=1000),
         "lora_alpha": POSITIVE,
         "lora_task": TEXT,  # Jina v3
-        "further_layers_alone": FLAG,
+        "mtp_layers_only": FLAG,
         "decision": Fields(
             {  # made by archs.decisions
-                **dict.fromkeys(("type", "folder", "beside", "head"), TEXT),
+                **dict.fromkeys(("type", "folder", "head_file", "head"), TEXT),
                 "template": Text(),
                 "temperatures": MapOf(POSITIVE),
                 "vocab": MapOf(SIZE),
@@ -350,7 +363,7 @@ KEYS: dict[str, Kind] = _by_key(
         "draft_vocab_size": SIZE,
         "transformer_layer_config": ANYTHING,  # of draft models, whose keys are read first
         "mtp_layer_types": ListOf(LAYER_TYPE),
-        "moe_layers_enum": Either((Text(most=60_000), ListOf(Whole(0)))),
+        "moe_layers_enum": Either((Text(max_length=60_000), ListOf(Whole(0)))),
         "moe_every_n_layer": Whole(1),
         "moe_router_scaling_factor": POSITIVE,
         "moe_top_k": SOME,
@@ -444,8 +457,8 @@ KEYS: dict[str, Kind] = _by_key(
 )
 
 
-def keys_with(own: Mapping[str, Kind]) -> dict[str, Kind]:
+def keys_with(own: Mapping[str, FieldType]) -> dict[str, FieldType]:
     """Return a family's table with its own meanings; the parts of wrappers have the same types."""
     table = {**KEYS, **own}
-    parts: dict[str, Kind] = dict.fromkeys(TEXT_PARTS, Fields(table))
+    parts: dict[str, FieldType] = dict.fromkeys(TEXT_PARTS, Fields(table))
     return table | parts | {THINKER: Fields(table | parts)}

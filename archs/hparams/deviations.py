@@ -123,9 +123,9 @@ def _yarn_of_its_own(keys: Keys) -> bool:
     if keys.architecture in READ_YARN or keys.get("rope.scaling.type") != "yarn":
         return False
     settings = ("yarn_beta_fast", "yarn_beta_slow", "yarn_attn_factor")
-    said = {key: keys.stored(f"rope.scaling.{key}") for key in settings}
+    stored = {key: keys.stored(f"rope.scaling.{key}") for key in settings}
     usual = {"yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0}
-    return any(value is not None and value != usual.get(key) for key, value in said.items())
+    return any(value is not None and value != usual.get(key) for key, value in stored.items())
 
 
 def _two_bases(keys: Keys) -> bool:

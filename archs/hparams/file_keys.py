@@ -119,8 +119,8 @@ class Keys:
 
 def where(key: str, value: Any) -> Derived:
     """Return the default in files whose `key` is above 0, nothing in others."""
-    said = str(value).lower() if isinstance(value, bool) else f"{value:g}"
-    return Derived("", lambda keys: value if keys.get(key) else None, f"{said} with `{key}`")
+    shown = str(value).lower() if isinstance(value, bool) else f"{value:g}"
+    return Derived("", lambda keys: value if keys.get(key) else None, f"{shown} with `{key}`")
 
 
 def with_window(value: Any) -> Derived:
@@ -138,12 +138,12 @@ def of_original(value: Any) -> Derived:
 
 def assumed(architecture: Architecture, metadata: Mapping[str, Any]) -> tuple[Assumed, ...]:
     """Return the family's defaults for keys that the file lacks. Raises ModelError as `Keys.need`."""
-    keys, found = Keys.of(architecture, metadata), []
+    keys, defaults = Keys.of(architecture, metadata), []
     for key, rule in architecture.absent.items():
         if keys.stored(key) is None and (value := keys.of_family(key)) is not None:
             formula = formula_of(rule)
-            found.append(Assumed(f"{architecture.name}.{key}", value, f"absent: {formula}" if formula else DEFAULT))
-    return tuple(found)
+            defaults.append(Assumed(f"{architecture.name}.{key}", value, f"absent: {formula}" if formula else DEFAULT))
+    return tuple(defaults)
 
 
 def assumed_rotation(architecture: Architecture, metadata: Mapping[str, Any]) -> tuple[Assumed, ...]:
@@ -158,12 +158,12 @@ def assumed_rotation(architecture: Architecture, metadata: Mapping[str, Any]) ->
 
 def completed(architecture: Architecture, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata with the defaults filled in, and with current names for old spellings."""
-    start, found = f"{architecture.name}.", dict(metadata)
+    start, current = f"{architecture.name}.", dict(metadata)
     for key, known in MODEL.items():
         for old in known.old:
-            if (value := found.pop(start + old, None)) is not None:
-                found.setdefault(start + key, value)
-    return {**found, **{each.key: each.value for each in assumed(architecture, metadata)}}
+            if (value := current.pop(start + old, None)) is not None:
+                current.setdefault(start + key, value)
+    return {**current, **{each.key: each.value for each in assumed(architecture, metadata)}}
 
 
 def formula_of(rule: Any) -> str:

@@ -11,20 +11,21 @@ from quants.errors import ModelError
 from ..experts import GATING
 from ..rope import parts_rotate_apart
 from ..spec import ACTIVATIONS, Activation, Architecture, Floats, LayerSpec, Positions, Rope, Scoring, last_of_period
-from .config_keys import MOST_LAYERS
+from .config_keys import MAX_LAYERS
 from .file_keys import Keys
 
 
 @dataclass(frozen=True)
 class LayerHParams:
-    """Hyperparameters that differ by layer. window: keys at this distance or more are hidden (None: none are). chunk:
-    keys of other chunks of so many tokens are hidden.
+    """Hyperparameters that may differ by layer; widths are of one head.
 
-    Widths are of one head; attention_scale: the factor of q·k. kv_source_layer: the layer whose keys and values this
-    one uses (None: its own). qk_l2_norm: q and k are normalised without weights. sparsity: how many standard deviations
-    above the mean a gate has to be to pass. stored: the file's layer whose tensors it has (None: that of its own
-    number). ends_loop: the model's last norm follows it, before all layers run again. net_limit, experts_limit: clamps
-    of the gated units of a dense net or a shared expert, and of routed experts; 0 for none.
+    window: keys at this distance or more are hidden (None: none). chunk: keys in other chunks of this many tokens are
+    hidden. rotates: has RoPE. rope_scaled: with the model's rope scaling. attention_scale: the factor of q·k.
+    kv_source_layer: the layer whose keys and values this one uses (None: its own). qk_l2_norm: q and k are normalized
+    without weights. sparsity: gates below mean + sparsity * standard deviation are 0. stored: the number of the layer
+    in the file that has its tensors (None: its own). ends_loop: the output norm follows it, before all layers run
+    again. net_limit, experts_limit: clamps of gated units in dense nets and shared experts, and in routed experts; 0:
+    none.
     """
 
     heads: int
@@ -50,16 +51,15 @@ class LayerHParams:
 
 @dataclass(frozen=True)
 class HParams:
-    """What holds for the whole model. eps of the norms; softcaps None where there is none.
+    """Hyperparameters of the whole model; softcaps and clamp are None if unused.
 
-    value_scale: what attention makes of values is multiplied by it.
-    loops: how often all layers run, one after the other; the file has those of one round. post_norm: norms stand
-    behind attention and net, not in front of them. alibi: the largest exponent of the distance penalties, 0 without
-    them. xielu: each layer's alpha_n, alpha_p, beta
-    and eps of the trained activation. temperature_scale, temperature_length: by how much queries grow with the
-    logarithm of how often that many positions have passed. situ: the bounds of that unit (see `runtime.ops`). rope:
-    always "halves" where positions have several parts.
-    rope_sections: pairs that a position's time, row and column turn; empty in other models.
+    eps: of the norms. rope: always "halves" if positions have several parts. rope_sections: the number of pairs that
+    time, row and column of a position rotate; empty in other models. value_scale: a factor of attention's output.
+    temperature_scale, temperature_length: queries grow by the first with the logarithm of how often the second fits
+    into the position (Llama 4). alibi: the largest exponent of ALiBi's slopes; 0 without ALiBi. xielu: alpha_n,
+    alpha_p, beta and eps of each layer's trained activation. situ: the bounds of that unit (see `runtime.ops`).
+    post_norm: norms follow attention and net instead of preceding them. loops: how many times all layers run; the
+    file has them once.
     """
 
     width: int
@@ -107,8 +107,8 @@ def read_hparams(architecture: Architecture, metadata: Mapping[str, Any], tensor
     keys, block = Keys.of(architecture, metadata), architecture.block
     width = int(keys.need("embedding_length"))
     # Phi-3.5-MoE keeps the epsilon of its layer norms under the key of RMS norms.
-    kinds = ("rms_", "") if block.norm.startswith("rms") else ("", "rms_")
-    own, other = (f"attention.layer_norm_{each}epsilon" for each in kinds)
+    prefixes = ("rms_", "") if block.norm.startswith("rms") else ("", "rms_")
+    own, other = (f"attention.layer_norm_{each}epsilon" for each in prefixes)
     embedding_scale, logit_scale = keys.get("embedding_scale"), float(keys.get("logit_scale"))
     if embedding_scale is None:
         embedding_scale = float(np.float64(width) ** 0.5) if block.embedding_scale == "sqrt_width" else 1.0
@@ -171,7 +171,7 @@ def stored_layers(keys: Keys) -> int:
 def _rounds(keys: Keys, layers: tuple[LayerHParams, ...]) -> tuple[LayerHParams, ...]:
     """Return the layers as often as they run. Raises ModelError for more than any model has."""
     loops, norms = int(keys.get("num_loops")), not keys.get("skip_loop_final_norm")
-    if loops * len(layers) > MOST_LAYERS:
+    if loops * len(layers) > MAX_LAYERS:
         raise ModelError(f"'{keys.architecture}.num_loops' is {loops}: {loops * len(layers)} layers would run")
     layers = tuple(replace(layer, stored=i) for i, layer in enumerate(layers)) if loops > 1 else layers
     again = (*layers[:-1], replace(layers[-1], ends_loop=norms)) if layers else ()
@@ -182,10 +182,10 @@ def _layer(keys: Keys, block: LayerSpec, i: int) -> LayerHParams:
     windowed, window = _windowed(keys, block, i), int(keys.get("attention.sliding_window"))
     whole_width, heads = int(keys.get("attention.key_length") or 0), int(keys.of_layer("attention.head_count", i))
     scale, sparsity = keys.of_layer("attention.scale", i), keys.of_layer("activation_sparsity_scale", i)
-    of_kind = "_swa" if windowed else ""
+    suffix = "_swa" if windowed else ""
 
     def width(key: str) -> int:
-        return int(keys.get(key + of_kind) or 0)
+        return int(keys.get(key + suffix) or 0)
 
     return LayerHParams(
         heads=heads,
@@ -193,7 +193,7 @@ def _layer(keys: Keys, block: LayerSpec, i: int) -> LayerHParams:
         # the windows of encoders count both sides and not the token itself
         window=(window if block.causal else window // 2 + 1) if windowed else None,
         rotates=block.rope != "none" and not _alibi(keys, block) and _rotates(keys, block, i, windowed),
-        rope_base=float(keys.get(f"rope.freq_base{of_kind}")),
+        rope_base=float(keys.get(f"rope.freq_base{suffix}")),
         rope_scaled=block.scales_windowed_rope or not windowed,
         key_width=width("attention.key_length"),
         value_width=width("attention.value_length"),
@@ -226,17 +226,17 @@ def _kv_source_layer(keys: Keys, block: LayerSpec, layer: int) -> int | None:
     if layer < first:
         return None
     windowed = _windowed(keys, block, layer)
-    found = next((i for i in reversed(range(first)) if _windowed(keys, block, i) == windowed), None)
-    if found is None:
-        raise ModelError(f"layer {layer} shares keys and values, but none of the first {first} layers is of its kind")
-    return found
+    source = next((i for i in reversed(range(first)) if _windowed(keys, block, i) == windowed), None)
+    if source is None:
+        raise ModelError(f"layer {layer} shares keys and values, but none of the first {first} layers is of its type")
+    return source
 
 
 def _windowed(keys: Keys, block: LayerSpec, layer: int) -> bool:
     if not keys.get("attention.sliding_window"):
         return False
-    said: Any = keys.get("attention.sliding_window_pattern")
-    pattern: Any = block.window_period if said is None else said
+    listed: Any = keys.get("attention.sliding_window_pattern")
+    pattern: Any = block.window_period if listed is None else listed
     return bool(
         pattern[layer] if hasattr(pattern, "__len__") else not pattern or not block.is_global_layer(pattern, layer)
     )

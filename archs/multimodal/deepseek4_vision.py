@@ -63,7 +63,7 @@ DEEPSEEK4_VISION = Encoder(
         "image_newline": "v.image_newline",
         **{f"image_{name}": f"v.token_embd.img_{name}" for name in ("start", "end", "pad")},
     },
-    beside=("vision.*", "aligner.*", "image_*"),
+    claimed=("vision.*", "aligner.*", "image_*"),
     refused={
         "vision_max_n_token": lambda count: count not in (None, PATCHES),
         "vision_max_wh_ratio": lambda ratio: ratio not in (None, RATIO),

@@ -12,10 +12,10 @@ from ..hparams.config_keys import LAYERS, SIZE
 from ..hparams.encoder_keys import SIDE
 from ..spec import Computed, Config, Target, TensorMap
 from ..transforms import Invertible, flat_row
-from ..typed_json import Fields, Kind
+from ..typed_json import Fields, FieldType
 from ..wrapper import Files, Wrapper, columns, rows
 
-TOKENS, MOST_TILES = 256, 32  # defaults of an image; of Unlimited-OCR
+TOKENS, MAX_TILES = 256, 32  # defaults of an image; of Unlimited-OCR
 USUAL = 4  # default of patches a side merged into one embedding
 SAM_LAYER: dict[str, Target] = {
     "norm1": "pre_ln",
@@ -99,7 +99,7 @@ FIXED = dict.fromkeys(
     ("v.patch_embd.weight", "v.sam.pos_embd.weight", "v.sam.*.pos_[hw].weight", "v.sam.neck.*", "v.sam.net_*"), "F32"
 )
 INNER = {"heads": SIZE, "image_size": SIDE, "layers": LAYERS, "patch_size": SIDE, "width": SIZE, "dim": SIZE}
-KEYS: dict[str, Kind] = {
+KEYS: dict[str, FieldType] = {
     "width": Fields({name: Fields(INNER) for name in ("clip-l-14-224", "sam_vit_b", "qwen2-0-5b")})
 }
 OF_SAM, OF_CLIP, OF_QWEN2 = (f"vision.width.{name}" for name in ("sam_vit_b", "clip-l-14-224", "qwen2-0-5b"))
@@ -173,7 +173,7 @@ WRAPPER = Wrapper(
     "deepseek_vl_v2",
     texts=("deepseek2-ocr",),
     text_in=("", "language_config"),
-    fits=lambda files: files.keys.get("vision.preproc_max_tiles") != MOST_TILES,
+    fits=lambda files: files.keys.get("vision.preproc_max_tiles") != MAX_TILES,
     encoder_names={"": "model."},
     needed=lambda files: [f"v.sam.neck.{i}" for i in range(4)],
     biased=("v.sam.patch_embd", "v.sam.neck.1", "v.sam.neck.3", "v.pre_ln", "mm.model.fc"),
@@ -231,9 +231,9 @@ UNLIMITED_OCR = _with_clip(
         WRAPPER,
         hf_class="UnlimitedOCRForCausalLM",
         model_type="unlimited-ocr",
-        fits=lambda files: files.keys.get("vision.preproc_max_tiles") == MOST_TILES,
+        fits=lambda files: files.keys.get("vision.preproc_max_tiles") == MAX_TILES,
     ),
-    MOST_TILES,
+    MAX_TILES,
 )
 DEEPSEEK_OCR2 = Encoder(
     hf_classes=("DeepseekOCR2ForCausalLM",),

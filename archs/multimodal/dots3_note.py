@@ -179,7 +179,7 @@ DOTS3_NOTE = Encoder(
     },
     fixed={"*.ffn_gate_inp.weight": "F32", "a.conv2d.*": "F32", "a.conv_out.weight": "F32"},
     spellings={"audio_encoder.audio_adapter.proj.0.": "audio_encoder.audio_adapter.norm."},
-    beside=("vision_encoder.*", "audio_encoder.*"),
+    claimed=("vision_encoder.*", "audio_encoder.*"),
     refused={
         "vision.adapter_type": _not("patch_merger"),
         "vision.pre_pixel_shuffle": _not(True),

@@ -43,11 +43,11 @@ _softplus = Invertible(lambda tensor, config: computed(tensor, _plus), lambda te
 
 def _limited(targets: dict[str, str]) -> dict[str, Target]:
     """Return linear layers with their limits."""
-    found: dict[str, Target] = {}
+    rules: dict[str, Target] = {}
     for source, name in targets.items():
-        found[f"{source}.linear.weight"] = found[f"{source}.weight"] = f"{name}.weight"
-        found |= {f"{source}.{limit}": TensorMap(f"{name}.{limit}", _as_vector) for limit in LIMITS}
-    return found
+        rules[f"{source}.linear.weight"] = rules[f"{source}.weight"] = f"{name}.weight"
+        rules |= {f"{source}.{limit}": TensorMap(f"{name}.{limit}", _as_vector) for limit in LIMITS}
+    return rules
 
 
 VISION_LAYER: dict[str, Target] = {
@@ -265,7 +265,7 @@ GEMMA4_UNIFIED = Encoder(
         "vision.projector_type": always("gemma4uv"),
     },
     parts=GEMMA4.parts,
-    beside=("vision_embedder.*",),
+    claimed=("vision_embedder.*",),
     defaults={"vision": {"patch_size": 16, "mm_embed_dim": 3840}, "audio": {"audio_embed_dim": 640}},
     tensors={
         **at(

@@ -97,8 +97,11 @@ def _pixels(key: str) -> Computed:
     """Return the pixels of this many tokens' squares of patches."""
 
     def pixels(config: Config) -> int | None:
-        said = config["preprocessor"]
-        tokens, side = lookup(said, key), int(said.get("patch_size") or 14) * int(said.get("merge_size") or 2)
+        settings = config["preprocessor"]
+        tokens, side = (
+            lookup(settings, key),
+            int(settings.get("patch_size") or 14) * int(settings.get("merge_size") or 2),
+        )
         return None if tokens is None else int(tokens) * side**2
 
     return pixels
@@ -109,7 +112,7 @@ def _tokens(pixels: str) -> Callable[[Files], int | None]:
 
     def tokens(files: Files) -> int | None:
         side = int(files.keys["vision.patch_size"]) * _merging(files)
-        return None if (found := files.keys.get(pixels)) is None else int(found) // side**2
+        return None if (count := files.keys.get(pixels)) is None else int(count) // side**2
 
     return tokens
 

@@ -75,17 +75,19 @@ def _projectors(config: Config) -> list[tuple[int, int, str, int]]:
             raise ModelError(f"config.json has a projector take states {place}, {what}; a file says a layer's")
         return number
 
-    found = [
+    projectors = [
         (of_layer(place), target + text_layers if target < 0 else target, BY_LAYER, i)
         for i, (place, target) in enumerate(chosen)
     ]
-    found += [(of_layer(last), target, BY_PLACE, i) for i, target in enumerate(targets)]
-    return sorted(found, key=lambda each: each[1])
+    projectors += [(of_layer(last), target, BY_PLACE, i) for i, target in enumerate(targets)]
+    return sorted(projectors, key=lambda each: each[1])
 
 
 def _in_order(config: Config, tensors: Tensors) -> Tensors:
     """Return projectors of both types, counted together."""
-    numbers = {f"{kind}.{i}.": f"projectors.{n}." for n, (_, _, kind, i) in enumerate(_projectors(config))}
+    numbers = {
+        f"{projector_type}.{i}.": f"projectors.{n}." for n, (_, _, projector_type, i) in enumerate(_projectors(config))
+    }
 
     def placed(name: str) -> str:
         match = re.match(rf"({BY_LAYER}|{BY_PLACE})\.\d+\.", name)
@@ -96,16 +98,16 @@ def _in_order(config: Config, tensors: Tensors) -> Tensors:
 
 def _window(part: int) -> Computed:
     def side(config: Config) -> int:
-        said = str(config.get("downsample_rate"))
-        if not re.fullmatch(r"\d{1,5}/\d{1,5}", said):
-            raise ModelError(f"config.json has downsample_rate = {said!r}; QUERIES/PATCHES was expected, as in '4/8'")
-        return int(said.split("/")[part])
+        rate = str(config.get("downsample_rate"))
+        if not re.fullmatch(r"\d{1,5}/\d{1,5}", rate):
+            raise ModelError(f"config.json has downsample_rate = {rate!r}; QUERIES/PATCHES was expected, as in '4/8'")
+        return int(rate.split("/")[part])
 
     return side
 
 
 def _offsets(config: Config) -> list[int]:
-    return [number if kind == BY_PLACE else -1 for _, _, kind, number in _projectors(config)]
+    return [number if projector_type == BY_PLACE else -1 for _, _, projector_type, number in _projectors(config)]
 
 
 def _sizes(config: Config) -> list[int] | None:
@@ -115,9 +117,9 @@ def _sizes(config: Config) -> list[int] | None:
 
 def _back_in_order(config: Config, tensors: Tensors) -> Tensors:
     """Return projectors of each type counted separately: the inverse of `_in_order`."""
-    kinds = [f"{kind}.{i}." for _, _, kind, i in _projectors(config)]
+    starts = [f"{projector_type}.{i}." for _, _, projector_type, i in _projectors(config)]
     return {
-        re.sub(r"^projectors\.(\d+)\.", lambda match: kinds[int(match[1])], name): tensor
+        re.sub(r"^projectors\.(\d+)\.", lambda match: starts[int(match[1])], name): tensor
         for name, tensor in tensors.items()
     }
 
@@ -147,10 +149,10 @@ def _by_place(files: Files) -> list[int]:
 
 def _layer_of_places(files: Files) -> int:
     """Return the one input layer of all numbered projectors."""
-    found = {layer for layer, _, number in _placed(files) if number >= 0}
-    if len(found) > 1:
-        raise ModelError(f"projectors of places take the outputs of layers {sorted(found)}; a config has one for all")
-    return found.pop() if found else -1
+    layers = {layer for layer, _, number in _placed(files) if number >= 0}
+    if len(layers) > 1:
+        raise ModelError(f"projectors of places take the outputs of layers {sorted(layers)}; a config has one for all")
+    return layers.pop() if layers else -1
 
 
 def _by_size(files: Files) -> list[list[int]]:
@@ -189,7 +191,7 @@ GRANITE4_VISION = Encoder(
     },
     ignored={"vision_tower.head.*": "a pooling head of SigLIP that images in texts do not use"},
     spellings={"vision_tower.vision_model.": "vision_tower."},
-    beside=(f"{BY_LAYER}.*", f"{BY_PLACE}.*"),
+    claimed=(f"{BY_LAYER}.*", f"{BY_PLACE}.*"),
     prepare=_in_order,
     prepare_export=_back_in_order,
     wrappers=(

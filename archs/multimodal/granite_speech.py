@@ -29,11 +29,11 @@ def folded(config: Config, tensors: Tensors) -> Tensors:
 
     Both are placed where the last of a norm's tensors was.
     """
-    found: dict[str, Tensor] = {}
+    named: dict[str, Tensor] = {}
     left = Counter(_norm(name) for name in tensors)
     for name, tensor in tensors.items():
         if not (norm := _norm(name)):
-            found[name] = tensor
+            named[name] = tensor
             continue
         left[norm] -= 1
         if not left[norm]:
@@ -42,8 +42,8 @@ def folded(config: Config, tensors: Tensors) -> Tensors:
                 raise ModelError(f"{norm!r} lacks one of {', '.join(PARTS)}", "the checkpoint is incomplete")
             if len({each.shape for each in parts}) > 1:
                 raise ModelError(f"the tensors of {norm!r} have different shapes")
-            found |= zip((f"{norm}.weight", f"{norm}.bias"), _folded(*parts), strict=True)
-    return found
+            named |= zip((f"{norm}.weight", f"{norm}.bias"), _folded(*parts), strict=True)
+    return named
 
 
 def _norm(name: str) -> str:
@@ -53,8 +53,8 @@ def _norm(name: str) -> str:
 
 def _folded(weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     def factors(values: Floats) -> Floats:
-        found: Floats = values / np.sqrt(variance.float32() + NORM_EPS)
-        return found
+        scaled: Floats = values / np.sqrt(variance.float32() + NORM_EPS)
+        return scaled
 
     def summands(values: Floats) -> Floats:
         return values - mean.float32() * factors(weight.float32())
@@ -70,15 +70,15 @@ NORMS = {
 
 def unfolded(config: Config, tensors: Tensors) -> Tensors:
     """Unfold batch norms with zero means and neutral variances: the inverse of `folded`."""
-    found: dict[str, Tensor] = {}
+    named: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        found[name] = tensor
+        named[name] = tensor
         if (norm := _norm(name)) and name.endswith(".weight"):
             for part, value in (("running_mean", np.float32(0)), ("running_var", 1 - NORM_EPS)):
-                found[f"{norm}.{part}"] = from_array(f"{norm}.{part}", np.full(tensor.shape, value, np.float32))
+                named[f"{norm}.{part}"] = from_array(f"{norm}.{part}", np.full(tensor.shape, value, np.float32))
             counted = np.zeros((), np.int64)
-            found[f"{norm}.num_batches_tracked"] = from_array(f"{norm}.num_batches_tracked", counted)
-    return found
+            named[f"{norm}.num_batches_tracked"] = from_array(f"{norm}.num_batches_tracked", counted)
+    return named
 
 
 # a convolution over one frame, (out, in, 1), as a matrix
@@ -134,8 +134,8 @@ def _head_width(files: Files) -> int:
 
 def _readers(files: Files) -> int:
     """Return layers of the querying transformer."""
-    found = (re.match(r"a\.proj_blk\.(\d+)\.", name) for name in files.tensors)
-    return max(int(match[1]) + 1 for match in found if match)
+    matches = (re.match(r"a\.proj_blk\.(\d+)\.", name) for name in files.tensors)
+    return max(int(match[1]) + 1 for match in matches if match)
 
 
 WRAPPER = Wrapper(
@@ -207,7 +207,7 @@ GRANITE_SPEECH = Encoder(
     fixed={"a.blk.*.conv_*.weight": "F32"},
     ignored={**NORMS, "encoder.attention_dists": "distances of frames, computed anew"},
     keys={"downsample_rate": SIZE},
-    beside=("encoder.*", "projector.*"),
+    claimed=("encoder.*", "projector.*"),
     prepare=folded,
     prepare_export=unfolded,
     wrappers=(

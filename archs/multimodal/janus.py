@@ -50,7 +50,7 @@ JANUS = Encoder(
         f"{NET}{{i}}": "mm.{i}",
     },
     ignored=dict.fromkeys(("vqmodel.*", "generation_embeddings.*", "generation_aligner.*", "generation_head.*"), DRAWN),
-    beside=(f"{NET}*",),
+    claimed=(f"{NET}*",),
     prepare=_in_line,
     no_way_back="Janus has parts that make images, which are in neither file",
 )

@@ -187,7 +187,7 @@ KIMI_K25 = Encoder(
             biased=BIASED,
             config={
                 "text.model_type": "deepseek_v3",
-                **{f"vision.{name}": key(f"vision.{said}") for name, said in OF_TRANSFORMERS.items()},
+                **{f"vision.{name}": key(f"vision.{own}") for name, own in OF_TRANSFORMERS.items()},
                 "vision.merge_kernel_size": _merged,
                 "vision.projector_hidden_act": lambda files: "gelu" if files.keys.get("use_gelu") else None,
                 "projection_hidden_size": key("vision.embedding_length"),

@@ -72,6 +72,6 @@ LFM2_AUDIO = Encoder(
         "depthformer.*": SPEECH,
         "audio_loss_weight*": "for training alone",
     },
-    beside=("conformer.*", "audio_adapter.*", "audio_embedding.*", "codebook_offsets", "depth*", "audio_loss_weight*"),
+    claimed=("conformer.*", "audio_adapter.*", "audio_embedding.*", "codebook_offsets", "depth*", "audio_loss_weight*"),
     prepare=folded,
 )

@@ -18,5 +18,5 @@ LING3_VL = Encoder(
         "visual.merger.norm": "mm.input_norm",
         "linear_proj.{i}": "mm.{i}",
     },
-    refused={"vision.disable_merger_proj": lambda said: said is not True},
+    refused={"vision.disable_merger_proj": lambda value: value is not True},
 )

@@ -40,8 +40,8 @@ def _kept(files: Files) -> int:
 def _last_norm(files: Files) -> Iterator[Tensor]:
     """Yield the norm after the last layer, which the class has and whose output nothing reads."""
     width = int(files.keys["vision.embedding_length"])
-    for kind, value in (("weight", 1), ("bias", 0)):
-        yield from_array(f"vision_tower.post_layernorm.{kind}", np.full(width, value, np.float32))
+    for suffix, value in (("weight", 1), ("bias", 0)):
+        yield from_array(f"vision_tower.post_layernorm.{suffix}", np.full(width, value, np.float32))
 
 
 LLAVA = Encoder(

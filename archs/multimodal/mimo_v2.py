@@ -61,10 +61,10 @@ def _in_one(config: Config, tensors: Tensors) -> Tensors:
     books = [f"{CODEBOOKS}{i}._codebook.embed" for i in range(len(_codebooks(config)))]
     if not books or any(name not in tensors for name in books):
         return tensors
-    most = max(_codebooks(config))
+    rows = max(_codebooks(config))
 
     def filled(tensor: Tensor) -> Tensor:
-        lacking = most - tensor.shape[0]
+        lacking = rows - tensor.shape[0]
         return concatenated([tensor, zeros(tensor, lacking)], tensor.name) if lacking else tensor
 
     inside = {name: tensor for name, tensor in tensors.items() if name.startswith(FOLDER) and name not in books}
@@ -155,7 +155,7 @@ MIMO_V2 = Encoder(
         "audio_encoder.projection.mlp.0.": "audio_encoder.projection.first.",
         "audio_encoder.projection.mlp.2.": "audio_encoder.projection.second.",
     },
-    beside=("visual.*", "speech_embeddings.*", "audio_encoder.*"),
+    claimed=("visual.*", "speech_embeddings.*", "audio_encoder.*"),
     folders=(FOLDER,),
     prepare=_in_one,
     keys={"audio_config": Fields({"input_local_layers": Whole(0, 10_000), "group_size": Whole(1, 1 << 16)})},

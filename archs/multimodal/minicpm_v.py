@@ -34,8 +34,8 @@ MERGER: dict[str, Target] = {
 
 
 def _inserted(config: Config) -> list[int]:
-    found = config.get("insert_layer_id")
-    return [int(config["vision"].get("insert_layer_id", 6) if found is None else found)]
+    layer = config.get("insert_layer_id")
+    return [int(config["vision"].get("insert_layer_id", 6) if layer is None else layer)]
 
 
 def _side(files: Files) -> int:
@@ -99,15 +99,15 @@ SOUNDS = "for audio, which no program reads from such files"
 
 
 def _version(config: Config) -> int:
-    said = config.get("version")
-    if said is None and config.get("query_num") == QUERIES:
-        said = 2.5
-    wanted = f"{float(said):.1f}" if isinstance(said, (int, float)) else str(said)
+    stated = config.get("version")
+    if stated is None and config.get("query_num") == QUERIES:
+        stated = 2.5
+    wanted = f"{float(stated):.1f}" if isinstance(stated, (int, float)) else str(stated)
     for hf_class in config.get("architectures") or []:
         if (hf_class, wanted) in VERSIONS:
             return VERSIONS[hf_class, wanted]
     known = ", ".join(f"{hf_class} {version}" for hf_class, version in VERSIONS)
-    raise ModelError(f"config.json has version {said!r}, which is none of {known}")
+    raise ModelError(f"config.json has version {stated!r}, which is none of {known}")
 
 
 def _waves(config: Config) -> Iterator[Tensor]:
@@ -142,15 +142,15 @@ def _of_sounds(files: Files) -> bool:
     return version in (4, 100_045) or (version == 6 and files.text.get("general.architecture") == "llama")
 
 
-def _said_version(hf_class: str) -> Callable[[Files], float | None]:
+def _stored_version(hf_class: str) -> Callable[[Files], float | None]:
     """Return config.json's version; none for 2.5, whose published config has none."""
 
     def version(files: Files) -> float | None:
         number = int(files.keys.get("minicpmv_version", 2))
-        said = [name for (each, name), own in VERSIONS.items() if each == hf_class and own == number]
-        if not said:
+        versions = [name for (each, name), own in VERSIONS.items() if each == hf_class and own == number]
+        if not versions:
             raise ModelError(f"clip.minicpmv_version is {number}, which is no version of {hf_class}")
-        return None if said[0] == "2.5" and files.keys["minicpmv_query_num"] == QUERIES else float(said[0])
+        return None if versions[0] == "2.5" and files.keys["minicpmv_query_num"] == QUERIES else float(versions[0])
 
     return version
 
@@ -163,7 +163,7 @@ def _queries(files: Files) -> int:
 
 
 def _of_resampler(hf_class: str, model_type: str, **more: object) -> Wrapper:
-    version = _said_version(hf_class)
+    version = _stored_version(hf_class)
     return Wrapper(
         hf_class,
         model_type,
@@ -241,10 +241,10 @@ QUERYING = Encoder(
             "resampler.",
             {
                 **{
-                    f"attn.in_proj_{kind}": tuple(
-                        TensorMap(f"attn.{name}.{kind}", part(i, 3)) for i, name in enumerate("qkv")
+                    f"attn.in_proj_{suffix}": tuple(
+                        TensorMap(f"attn.{name}.{suffix}", part(i, 3)) for i, name in enumerate("qkv")
                     )
-                    for kind in ("weight", "bias")
+                    for suffix in ("weight", "bias")
                 },
                 "attn.out_proj": "attn.out",
                 "kv_proj": "kv",
@@ -262,8 +262,8 @@ QUERYING = Encoder(
         "tts.*": "generates speech, which no program does",
     },
     generated=(_waves,),
-    refused={"drop_vision_last_layer": lambda said: bool(said)},
-    beside=("vpm.*", "resampler.*", "apm.*", "audio_projection_layer.*", "tts.*"),
+    refused={"drop_vision_last_layer": lambda value: bool(value)},
+    claimed=("vpm.*", "resampler.*", "apm.*", "audio_projection_layer.*", "tts.*"),
     wrappers=(
         _of_resampler("MiniCPMV", "minicpmv"),
         _of_resampler("MiniCPMO", "minicpmo", init_vision=True, init_audio=False, init_tts=False),

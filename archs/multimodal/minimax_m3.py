@@ -29,8 +29,8 @@ def _by_axis(rows: int, config: Config) -> Index:
 
 
 def _merge_size(config: Config) -> int:
-    said = config["vision"].get("img_token_compression_config")
-    return int(said.get("spatial_merge_size") or 2) if isinstance(said, dict) else 2
+    settings = config["vision"].get("img_token_compression_config")
+    return int(settings.get("spatial_merge_size") or 2) if isinstance(settings, dict) else 2
 
 
 def _compression(files: Files) -> dict[str, Any]:

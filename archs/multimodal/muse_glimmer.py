@@ -66,11 +66,11 @@ def _image_size(config: Config) -> int:
     return int(vision["pos_emb_height"]) * int(PATCH(config)) * int(vision["merge_size"])
 
 
-def _irregular(kinds: list[str] | None) -> bool:
+def _irregular(layer_types: list[str] | None) -> bool:
     """Return whether the window pattern differs from the hardcoded one."""
-    count = len(kinds or ())
+    count = len(layer_types or ())
     usual = ["window_attention" if (i + 1) % 4 and i + 1 < count else "full_attention" for i in range(count)]
-    return kinds is not None and kinds != usual
+    return layer_types is not None and layer_types != usual
 
 
 def _positions(files: Files) -> int:

@@ -8,8 +8,8 @@ from ..wrapper import Files, Wrapper, key
 
 
 def _image_size(config: Config) -> int | None:
-    most = config["preprocessor"].get("max_pixels")
-    return None if most is None else math.isqrt(most)
+    max_pixels = config["preprocessor"].get("max_pixels")
+    return None if max_pixels is None else math.isqrt(max_pixels)
 
 
 def _side(files: Files) -> int:

@@ -34,10 +34,10 @@ def _image_size(config: Config) -> int:
 
 
 def _patch(config: Config) -> int:
-    found = required(config, "preprocessor.patch_size")
-    if not isinstance(found, int):
-        raise ModelError(f"the preprocessor's patch_size is {found}; a whole number was expected")
-    return found
+    size = required(config, "preprocessor.patch_size")
+    if not isinstance(size, int):
+        raise ModelError(f"the preprocessor's patch_size is {size}; a whole number was expected")
+    return size
 
 
 def _pixels(key: str) -> Computed:

@@ -113,7 +113,7 @@ LIGHTON_OCR = Encoder(
     defaults=PIXTRAL.defaults,
     tensors={name: target for name, target in PIXTRAL.tensors.items() if "embed_tokens" not in name},
     spellings={"vision_encoder.": "vision_tower.", "vision_projection.": "multi_modal_projector."},
-    beside=("vision_encoder.*", "vision_projection.*"),
+    claimed=("vision_encoder.*", "vision_projection.*"),
     wrappers=(
         replace(
             MISTRAL3,

@@ -28,19 +28,19 @@ def convolutions(config: Config, tensors: Tensors) -> Tensors:
 
 
 def _named(name: str) -> str:
-    if not (found := CONVOLUTION.fullmatch(name)):
+    if not (match := CONVOLUTION.fullmatch(name)):
         return name
-    net, number, block, kind = found[1], int(found[2]), found[3], found[4]
+    net, number, block, suffix = match[1], int(match[2]), match[3], match[4]
     if block is None and number in (0, 3 * STAGES + 2):
-        return f"{net}.conv_{'out' if number else 'in'}.{kind}"
+        return f"{net}.conv_{'out' if number else 'in'}.{suffix}"
     stage, place = divmod(number - 1, 3)
     if not 0 <= stage < STAGES:
         return name
     # of a stage: in the encoder a unit, an activation, and a downsampling; in the decoder this comes second
     first = 0 if net.endswith("encoder") else 2
     if block in ("1", "3") and place == first:
-        return f"{net}.blk.{stage}.res_conv{1 if block == '1' else 2}.{kind}"
-    return f"{net}.blk.{stage}.scale_conv.{kind}" if block is None and place == 2 - first // 2 else name
+        return f"{net}.blk.{stage}.res_conv{1 if block == '1' else 2}.{suffix}"
+    return f"{net}.blk.{stage}.scale_conv.{suffix}" if block is None and place == 2 - first // 2 else name
 
 
 LAYER: dict[str, Target] = {
@@ -120,7 +120,7 @@ POCKET_TTS = Encoder(
         "a.downsample.conv.weight": "F16",
         "a.gen.wav.upsample.weight": "F16",
     },
-    beside=(
+    claimed=(
         "mimi.*",
         "flow_lm.flow_net.*",
         "flow_lm.speaker_proj_weight",

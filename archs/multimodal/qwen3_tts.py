@@ -18,7 +18,7 @@ from ..transforms import computed, reshape, stacked
 
 FOLDER = "speech_tokenizer"
 ENCODES = "encodes audio as codes, which no program reads from such files"
-LEAST = np.float32(1e-5)  # of the usage of a code
+MIN_USAGE = np.float32(1e-5)  # of the usage of a code
 BOOK = re.compile(r"(.*\.vq)\.layers\.(\d+)\._codebook\.(embedding_sum|cluster_usage)")
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 STAGES = 3  # of the speaker encoder; its other sizes, too, are the same in all such models
@@ -120,9 +120,9 @@ SOUND: dict[str, Target] = at(
 
 def _named(name: str) -> str:
     """Return the decoder's parts by role: an entry, blocks of a Snake, a convolution and three units, an end."""
-    if not (found := OF_BLOCKS.fullmatch(name)):
+    if not (match := OF_BLOCKS.fullmatch(name)):
         return name
-    net, number, part, inner = found[1], int(found[2]), found[3], found[4]
+    net, number, part, inner = match[1], int(match[2]), match[3], match[4]
     if part is None:
         return f"{net}.{'last' if number else 'entry'}.{inner}"
     unit = {"0": "snake", "1": "up"}.get(part) or f"res.{int(part) - 2}"
@@ -131,7 +131,7 @@ def _named(name: str) -> str:
 
 def with_codebooks(config: Config, tensors: Tensors) -> Tensors:
     """Return codebooks as embeddings; the decoder goes first, in the order of SOUND."""
-    found: dict[str, Tensor] = {}
+    named: dict[str, Tensor] = {}
     books: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors.items():
         if (book := BOOK.fullmatch(name)) and name.startswith(f"{FOLDER}.decoder."):
@@ -142,13 +142,13 @@ def with_codebooks(config: Config, tensors: Tensors) -> Tensors:
             if other == "cluster_usage":
                 books.setdefault(book[1], {})[int(book[2])] = means(tensor, usage)
         else:
-            found[_named(name)] = tensor
+            named[_named(name)] = tensor
     for name, each in books.items():
         if lacking := sorted(set(range(max(each) + 1)) - set(each)):
             raise ModelError(f"{name} lacks codebook {lacking[0]}", "a file is damaged")
         several = [each[i] for i in sorted(each)]
-        found[f"{name}.codebook.weight"] = stacked(several, name) if len(several) > 1 else several[0]
-    return {name: found[name] for name in sorted(found, key=_place)}
+        named[f"{name}.codebook.weight"] = stacked(several, name) if len(several) > 1 else several[0]
+    return {name: named[name] for name in sorted(named, key=_place)}
 
 
 def means(sums: Tensor, usage: Tensor) -> Tensor:
@@ -157,7 +157,7 @@ def means(sums: Tensor, usage: Tensor) -> Tensor:
         raise ModelError(f"{sums.where} has shape {list(sums.shape)}, {usage.where} {list(usage.shape)}")
 
     def divided(x: Floats, rows: Floats) -> Floats:
-        counts: Floats = np.maximum(usage.float32().reshape(-1)[rows.astype(np.int64)], LEAST)
+        counts: Floats = np.maximum(usage.float32().reshape(-1)[rows.astype(np.int64)], MIN_USAGE)
         return x / counts[:, None]
 
     return computed(sums, divided, np.arange(sums.rows, dtype=np.float32))
@@ -171,13 +171,13 @@ def _place(name: str) -> list[int]:
     bare, _, suffix = name.rpartition(".")
     if not name.startswith(f"{FOLDER}."):
         return [len(RULES)]
-    bare, kind = (bare, SUFFIXES.index(suffix)) if suffix in SUFFIXES else (name, 0)
+    bare, order = (bare, SUFFIXES.index(suffix)) if suffix in SUFFIXES else (name, 0)
     rule, places = NUMBER.sub("#", f".{name}.")[1:-1], list[int]()
     for match in NUMBER.finditer(name):
         begins = NUMBER.sub("#", name[: match.start()] + "0.")
         places += [next((i for i, each in enumerate(RULES) if each.startswith(begins)), len(RULES)), int(match[0])]
     exact = next((i for i, each in enumerate(RULES) if each in (rule, rule.rpartition(".")[0])), len(RULES))
-    return [*places, exact, kind]
+    return [*places, exact, order]
 
 
 QWEN3_TTS = Encoder(
@@ -246,7 +246,7 @@ QWEN3_TTS = Encoder(
         ),
     },
     ignored={f"{FOLDER}.encoder.*": ENCODES, f"{FOLDER}.encoder_model.*": ENCODES},
-    beside=("speaker_encoder.*", f"{TALKER}*"),
+    claimed=("speaker_encoder.*", f"{TALKER}*"),
     prepare=with_codebooks,
     folders=(FOLDER,),
 )

@@ -196,7 +196,7 @@ GLM_ASR = Encoder(
         "audio_encoder.adapting.2.": "multi_modal_projector.linear_2.",
     },
     refused={"use_rope": lambda rotates: rotates is False},
-    beside=("audio_encoder.*",),
+    claimed=("audio_encoder.*",),
 )
 GLM_ASR_OF_TRANSFORMERS = Encoder(  # the same model as saved by transformers, which llama.cpp's converter refuses
     hf_classes=("GlmAsrForConditionalGeneration",),
@@ -265,5 +265,5 @@ MERALION = Encoder(
     },
     fixed=CONVOLUTIONS,
     spellings={"speech_encoder.": "audio_tower."},
-    beside=("speech_encoder.*", "speech_audio_adapter.*", "ln_speech.*"),
+    claimed=("speech_encoder.*", "speech_audio_adapter.*", "ln_speech.*"),
 )

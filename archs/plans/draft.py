@@ -18,7 +18,7 @@ from ..families.drafts import DEEPSEEK4_DSPARK, EAGLE3, GEMMA4_ASSISTANT
 from ..general import general
 from ..hparams.config_keys import SIZE
 from ..metadata import Value, ValueType
-from ..prequantized import with_settings_beside
+from ..prequantized import with_settings_file
 from ..registry import drafts, of_config
 from ..small_files import read_json_object
 from ..spec import Architecture, Config, Tensors
@@ -84,14 +84,14 @@ def plan_draft(
     metadata = general(folder, draft.name, made.tensors.values())
     for key, value in (architecture_metadata(draft, made.config) | made.facts).items():
         metadata[key] = value
-    said = read_json_object(home / "config.json")
+    home_config = read_json_object(home / "config.json")
     path = home / "generation_config.json"
     generation = read_fields(read_json_object(path), GENERATION, str(path)) if path.exists() else {}
-    of = draft if home is folder else _family(said) or draft
+    of = draft if home is folder else _family(home_config) or draft
     words = vocabulary(
         home,
         of.vocab,
-        typed(said, of.keys),
+        typed(home_config, of.keys),
         made.config["vocab_size"],
         pre,
         generation,
@@ -127,18 +127,18 @@ class _Target:
 
     def __post_init__(self) -> None:
         path = self.folder / "config.json"
-        found = read_fields(read_json_object(path), TARGET, str(path))
-        self.numbers = found = found | (found.get("text_config") or {})
-        if missing := [key for key in ("vocab_size", "num_hidden_layers", "hidden_size") if found.get(key) is None]:
+        numbers = read_fields(read_json_object(path), TARGET, str(path))
+        self.numbers = numbers = numbers | (numbers.get("text_config") or {})
+        if missing := [key for key in ("vocab_size", "num_hidden_layers", "hidden_size") if numbers.get(key) is None]:
             raise ModelError(f'{path} has no "{missing[0]}", which the draft needs of its target')
         self.words, self.layers, self.width = (
-            int(found[key]) for key in ("vocab_size", "num_hidden_layers", "hidden_size")
+            int(numbers[key]) for key in ("vocab_size", "num_hidden_layers", "hidden_size")
         )
 
     def check_layers(self, layers: Sequence[int]) -> None:
         if not layers or min(layers) < 0 or max(layers) > self.layers:
-            said = ", ".join(map(str, layers))
-            raise ModelError(f"the draft reads layers {said} of its target, which has {self.layers}")
+            listed = ", ".join(map(str, layers))
+            raise ModelError(f"the draft reads layers {listed} of its target, which has {self.layers}")
 
     def rows(self, tensors: Tensors) -> Tensors:
         """Return a draft's tensors, with one that has as many rows as the target has tokens: it bounds the config."""
@@ -148,7 +148,7 @@ class _Target:
 
 def _eagle3(draft: Architecture, folder: Path, config: Mapping[str, Any], tensors: Tensors, target: _Target) -> _Made:
     own, renamed = read_fields(dict(config), draft.keys, "config.json"), _in_layers(tensors)
-    full = with_settings_beside(folder, normalized(_flat(config), draft.defaults, tensors=target.rows(renamed)))
+    full = with_settings_file(folder, normalized(_flat(config), draft.defaults, tensors=target.rows(renamed)))
     if full["num_hidden_layers"] != 1:
         raise ModelError(f"config.json says {full['num_hidden_layers']} layers; an EAGLE-3 draft has one")
     mapped = map_tensors(draft, full, renamed, whole=False)
@@ -174,7 +174,7 @@ def _block(draft: Architecture, folder: Path, config: Mapping[str, Any], tensors
         problem = f"{folder} has an embedding of its mask token in mask_embedding.pt, which is not read"
         raise ModelError(problem, "llama.cpp's converter reads it")
     bounds = target.rows(tensors)
-    full: Config = with_settings_beside(folder, normalized(_flat(config), draft.defaults, draft.keys, bounds))
+    full: Config = with_settings_file(folder, normalized(_flat(config), draft.defaults, draft.keys, bounds))
     assert draft.prepare is not None
     full, tensors = draft.prepare(full, tensors)
     ids = next((tensors[name] for name in ("d2t", "model.d2t") if name in tensors), None)
@@ -188,8 +188,8 @@ def _block(draft: Architecture, folder: Path, config: Mapping[str, Any], tensors
         raise ModelError(f"config.json says that {drafted} tokens are drafted, and no tensor 'd2t' which ones")
     settings, facts = full.get("dflash_config") or {}, dict[str, Any]()
     if full.get("input_embedding_scale") is None and settings.get("input_embedding_scale") is None:
-        said = read_json_object(target.folder / "config.json").get("architectures")
-        if isinstance(said, list) and str(said[:1]).startswith("['Gemma") and "embedding_scale" in draft.metadata:
+        classes = read_json_object(target.folder / "config.json").get("architectures")
+        if isinstance(classes, list) and str(classes[:1]).startswith("['Gemma") and "embedding_scale" in draft.metadata:
             facts["embedding_scale"] = float(target.width**0.5)  # the target's embedding, without its scale
     rotates = "embedding_scale" in draft.metadata  # neither Muse Glimmer's nor DeepSeek's
     rotation = target.numbers.get("rope_parameters") or target.numbers.get("rope_scaling") or {}
@@ -202,7 +202,7 @@ def _block(draft: Architecture, folder: Path, config: Mapping[str, Any], tensors
 
 def _assistant(draft: Architecture, folder: Path, config: Mapping[str, Any], tensors: Tensors) -> _Made:
     """Plan a draft model that takes only keys and values from the target."""
-    full = with_settings_beside(folder, normalized(config, draft.defaults, draft.keys, tensors))
+    full = with_settings_file(folder, normalized(config, draft.defaults, draft.keys, tensors))
     mapped = map_tensors(draft, full, tensors, whole=False)
     return _Made(full, dict(mapped.tensors), {}, mapped.ignored, mapped.left_out)
 

@@ -17,12 +17,12 @@ from quants.spelling import nearest
 
 from .. import multimodal as families
 from ..config import FILE, ReadConfig, absent, limits_of, lookup, normalized, text_part
-from ..encoder import FIXED, KIND, NAME, Encoder
+from ..encoder import FIXED, GENERAL_TYPE, NAME, Encoder
 from ..general import general
 from ..hparams.config_keys import KEYS
 from ..hparams.encoder_keys import PARTS, PREPROCESSOR
 from ..metadata import Metadata
-from ..prequantized import method_of, settings_of, unpacked, with_settings_beside
+from ..prequantized import method_of, settings_of, unpacked, with_settings_file
 from ..registry import of_config
 from ..small_files import read_json_object
 from ..spec import Architecture, Config, Tensors
@@ -76,8 +76,8 @@ def all_encoders() -> tuple[Encoder, ...]:
     modules = [
         importlib.import_module(f"{families.__name__}.{info.name}") for info in pkgutil.iter_modules(families.__path__)
     ]
-    found = [value for module in modules for value in vars(module).values() if isinstance(value, Encoder)]
-    return tuple({id(each): each for each in found}.values())
+    encoders = [value for module in modules for value in vars(module).values() if isinstance(value, Encoder)]
+    return tuple({id(each): each for each in encoders}.values())
 
 
 def encoders_of(config: Mapping[str, Any]) -> Encoder | None:
@@ -88,8 +88,8 @@ def encoders_of(config: Mapping[str, Any]) -> Encoder | None:
             known.setdefault(hf_class, []).append(each)
     for hf_class in _classes(config):
         for each in known.get(hf_class, []):
-            kinds = {str(_part(config, path).get("model_type")) for path in each.parts.values()}
-            if not each.model_types or kinds & set(each.model_types):
+            model_types = {str(_part(config, path).get("model_type")) for path in each.parts.values()}
+            if not each.model_types or model_types & set(each.model_types):
                 return each
     return None
 
@@ -101,14 +101,14 @@ def _classes(config: Mapping[str, Any]) -> list[str]:
 
 
 def _part(config: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    found = lookup(config, path)
-    return found if isinstance(found, Mapping) else {}
+    part = lookup(config, path)
+    return part if isinstance(part, Mapping) else {}
 
 
 def required_encoders(config: Mapping[str, Any]) -> Encoder:
     """Return `encoders_of`. Raises ModelError if there are none."""
-    if (found := encoders_of(config)) is not None:
-        return found
+    if (encoder := encoders_of(config)) is not None:
+        return encoder
     known = sorted({name for each in all_encoders() for name in each.hf_classes})
     classes = _classes(config)
     near = [n for name in classes for n in nearest(name, known, cutoff=0.5)]
@@ -121,8 +121,8 @@ def required_encoders(config: Mapping[str, Any]) -> Encoder:
 def plan_encoders(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> EncoderPlan:
     """Plan the mmproj file of a checkpoint in `folder` (for preprocessor, tokenizer, model card).
 
-    Raises ModelError for a class without known encoders, a tensor that is neither theirs nor the text model's, values
-    of a wrong kind or missing ones.
+    Raises ModelError for a class without known encoders, a tensor that belongs neither to them nor to the text model,
+    and values that are missing or of a wrong type.
     """
     encoder = required_encoders(config)
     if tensors and all(map(_is_text, tensors)):
@@ -131,7 +131,7 @@ def plan_encoders(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> 
         )
     text = _text_model(folder, config, tensors)
     full = encoder_config(encoder, folder, config, tensors, text)
-    stored = with_settings_beside(folder, {**config})
+    stored = with_settings_file(folder, {**config})
     whole = unpacked(stored, _with_usual_scales(tensors) if settings_of(stored) else tensors)
     mapped, rest = map_encoders(encoder, full, whole.tensors)
     others = {name: whole.tensors[name] for name in rest}
@@ -146,7 +146,7 @@ def plan_encoders(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> 
         raise ModelError(
             f"none of the {len(tensors)} tensors belongs to an encoder", "this checkpoint is a text model's"
         )
-    metadata = general(folder, NAME, mapped.tensors.values(), KIND)
+    metadata = general(folder, NAME, mapped.tensors.values(), GENERAL_TYPE)
     for key, value in encoder_metadata(encoder, full).items():
         metadata[key[1:] if key.startswith("/") else f"{NAME}.{key}"] = value
     _check_layers(metadata, mapped.tensors)
@@ -217,18 +217,18 @@ def full_config(
     `archs.config.limits_of`.
     """
     of_text = text[0].keys if text else {}
-    kinds = Fields({**KEYS, **of_text, **PARTS, **encoder.keys})
+    fields = Fields({**KEYS, **of_text, **PARTS, **encoder.keys})
     of_whole = limits if has_text(shapes) else {}  # of numbers that may be the text model's
-    full = ReadConfig(kinds.read(dict(config), Place(FILE, limits=of_whole)))
+    full = ReadConfig(fields.read(dict(config), Place(FILE, limits=of_whole)))
     # Whisper's vocabulary is that of the decoder, which these models lack: no tensor confirms it.
-    of_part = Fields({**kinds.table, "vocab_size": Unread()})
+    of_part = Fields({**fields.table, "vocab_size": Unread()})
     for part, path in encoder.parts.items():
-        found = of_part.read(dict(_part(config, path)), Place(FILE, path, limits=limits))
-        said = {key: value for key, value in found.items() if value is not None}
-        full[part] = ReadConfig({**encoder.defaults.get(part, {}), **said})
+        values = of_part.read(dict(_part(config, path)), Place(FILE, path, limits=limits))
+        present = {key: value for key, value in values.items() if value is not None}
+        full[part] = ReadConfig({**encoder.defaults.get(part, {}), **present})
     thinker = full.get("thinker_config")
     inner = thinker if isinstance(thinker, Mapping) else full
-    inner_text = {} if text else kinds.read(dict(text_part(inner)), Place(FILE, "text_config", limits=of_whole))
+    inner_text = {} if text else fields.read(dict(text_part(inner)), Place(FILE, "text_config", limits=of_whole))
     full["text"] = text[1] if text else ReadConfig({**full, **inner_text})
     full["preprocessor"], full["shapes"], full["tokens"] = dict(preprocessor), dict(shapes), dict(tokens)
     for path, is_wrong in encoder.refused.items():
@@ -238,44 +238,42 @@ def full_config(
 
 
 def _preprocessor(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name in PREPROCESSORS:
-        said = read_json_object(folder / name, optional=True)
+        content = read_json_object(folder / name, optional=True)
         for inside in INSIDE:
-            if isinstance(said.get(inside), dict):
-                said = {**said, **said[inside]}
-        found |= read_fields(said, PREPROCESSOR, name)
-    return found
+            if isinstance(content.get(inside), dict):
+                content = {**content, **content[inside]}
+        settings |= read_fields(content, PREPROCESSOR, name)
+    return settings
 
 
 def _token_id(folder: Path, token: str) -> int:
     """Return the id of an added token, by the tokenizer's files. Raises ModelError."""
     decoder = read_json_object(folder / "tokenizer_config.json", optional=True).get("added_tokens_decoder")
-    for number, said in decoder.items() if isinstance(decoder, dict) else ():
-        if isinstance(said, dict) and said.get("content") == token and number.isdecimal():
+    for number, entry in decoder.items() if isinstance(decoder, dict) else ():
+        if isinstance(entry, dict) and entry.get("content") == token and number.isdecimal():
             return int(number)
     added = read_json_object(folder / "tokenizer.json", optional=True).get("added_tokens")
-    for said in added if isinstance(added, list) else ():
-        if isinstance(said, dict) and said.get("content") == token and type(said.get("id")) is int:
-            return int(said["id"])
-    raise ModelError(
-        f"{folder} does not say which token {token} is", "the tokenizer's files are needed besides weights"
-    )
+    for entry in added if isinstance(added, list) else ():
+        if isinstance(entry, dict) and entry.get("content") == token and type(entry.get("id")) is int:
+            return int(entry["id"])
+    raise ModelError(f"{folder} does not say which token {token} is", "the tokenizer's files are needed, too")
 
 
 def encoder_metadata(encoder: Encoder, config: Config) -> dict[str, Any]:
     """Return the encoders' keys without "clip.", with their values. Raises ModelError for one that the config lacks."""
-    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for key, source in encoder.metadata.items():
         value = source(config) if callable(source) else lookup(config, source)
         if value is not None:
-            found[key] = value
+            metadata[key] = value
         elif isinstance(source, str):
             path = source.partition("|")[0]
             if path.startswith("preprocessor."):
                 raise ModelError(f'no preprocessor_config.json says "{path.partition(".")[2]}"', "fetch that file, too")
             raise absent(*source.split("|"))
-    return found
+    return metadata
 
 
 def map_encoders(encoder: Encoder, config: Config, tensors: Tensors) -> tuple[Mapped, list[str]]:
@@ -302,9 +300,9 @@ def map_encoders(encoder: Encoder, config: Config, tensors: Tensors) -> tuple[Ma
 
 def without_encoders(config: Mapping[str, Any], tensors: Tensors) -> tuple[Tensors, list[str]]:
     """Return a checkpoint's tensors without those that its encoders claim by name, and the names of these."""
-    globs = encoder.beside if (encoder := encoders_of(config)) else ()
-    beside = [name for name in tensors if any(fnmatch.fnmatchcase(_bare(name), glob) for glob in globs)]
-    return {name: tensor for name, tensor in tensors.items() if name not in set(beside)}, beside
+    globs = encoder.claimed if (encoder := encoders_of(config)) else ()
+    claimed = [name for name in tensors if any(fnmatch.fnmatchcase(_bare(name), glob) for glob in globs)]
+    return {name: tensor for name, tensor in tensors.items() if name not in set(claimed)}, claimed
 
 
 def left_to_encoders(config: Mapping[str, Any], names: list[str]) -> list[str]:
@@ -316,7 +314,7 @@ def left_to_encoders(config: Mapping[str, Any], names: list[str]) -> list[str]:
 
     def known(name: str) -> bool:
         bare = _spelled(encoder, name)
-        aside = any(fnmatch.fnmatchcase(bare, pattern) for pattern in (*encoder.ignored, *encoder.beside))
+        aside = any(fnmatch.fnmatchcase(bare, pattern) for pattern in (*encoder.ignored, *encoder.claimed))
         return aside or rule_of(rules, bare) is not None
 
     return [name for name in names if not known(name)]
@@ -340,11 +338,11 @@ def _check_layers(metadata: Metadata, tensors: Mapping[str, Tensor]) -> None:
     """Check that every layer that the config counts is there. Raises ModelError."""
     for letter, part in (("v", "vision"), ("a", "audio")):
         count = metadata.get(f"{NAME}.{part}.block_count")
-        found = set(_layers(letter, tensors))
-        if count is None or not found:
+        layers = set(_layers(letter, tensors))
+        if count is None or not layers:
             continue
-        first = int(0 not in found and f"{letter}.asp_attn.weight" in tensors)  # that net counts its stages from 1
-        if missing := sorted(set(range(first, first + count)) - found):
+        first = int(0 not in layers and f"{letter}.asp_attn.weight" in tensors)  # that net counts its stages from 1
+        if missing := sorted(set(range(first, first + count)) - layers):
             lacking = ", ".join(map(str, missing[:5]))
             raise ModelError(f"{FILE} says {count} {part} layers; the checkpoint lacks layer {lacking}")
 

@@ -20,13 +20,13 @@ from ..general import general, pooling_type
 from ..hparams.config_keys import KEYS, TOKEN
 from ..hparams.file_keys import Keys
 from ..metadata import Metadata
-from ..prequantized import method_of, settings_of, unpacked, with_settings_beside
+from ..prequantized import method_of, settings_of, unpacked, with_settings_file
 from ..registry import of_config
-from ..rope import BY_KEY, BY_TENSOR, KINDS
+from ..rope import BY_KEY, BY_TENSOR, ROPE_TYPES
 from ..schema import F32, MODEL, U64
 from ..spec import ACTIVATIONS, Architecture, Config, PerLayerScalars, Target, TensorMap, Tensors
 from ..transforms import stacked, transpose
-from ..typed_json import Kind, ListOf, read_fields
+from ..typed_json import FieldType, ListOf, read_fields
 from ..validation.model_validators import check_shapes
 from ..vocab import add_control_tokens, vocabulary
 from ..vocab.chat import add_template
@@ -35,7 +35,7 @@ from ..vocab.ends import SUPPRESSED, ends, suppressed_ids
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 PLACE = re.compile(r"\{\w\}")
 SUFFIX = re.compile(r"\.(weight|bias)$")
-FURTHER = re.compile(r"(model\.|language_model\.)*mtp(_\w+)?\..+")  # MTP layers, if not `layers.N`
+MTP_TENSOR = re.compile(r"(model\.|language_model\.)*mtp(_\w+)?\..+")  # MTP layers, if not `layers.N`
 
 # Changes of a checkpoint's tensors (by their source names, dequantized) before they are mapped.
 Change = Callable[[Architecture, Config, Tensors], Tensors]
@@ -90,9 +90,9 @@ LEFT_OUT = (
     "*vision_projection.*",
 )
 
-FLOAT32_MOST = float(np.finfo(np.float32).max)
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 # Keys that are read of generation_config.json.
-GENERATION: dict[str, Kind] = {
+GENERATION: dict[str, FieldType] = {
     "eos_token_id": KEYS["eos_token_id"],
     "suppress_tokens": ListOf(TOKEN),
     "bad_words_ids": ListOf(ListOf(TOKEN)),
@@ -154,7 +154,7 @@ def plan(
     Raises ModelError for an unknown class, tensors without a rule or of a wrong shape, VocabularyError.
     """
     architecture = of_config(config)
-    full = with_settings_beside(folder, normalized(config, architecture.defaults, architecture.keys, tensors))
+    full = with_settings_file(folder, normalized(config, architecture.defaults, architecture.keys, tensors))
     if architecture.prepare:
         full, tensors = architecture.prepare(full, tensors)
     mapped = map_tensors(architecture, full, tensors, change)
@@ -170,23 +170,23 @@ def plan(
     check_shapes(architecture, metadata, mapped.tensors)
     embedding = mapped.tensors["token_embd.weight"]
     count = embedding.shape[0]
-    if (said := metadata.get(f"{architecture.name}.vocab_size", count)) != count:
-        raise ModelError(f'config.json: "vocab_size" is {said}; {embedding.where} has {count} rows')
+    if (vocab_size := metadata.get(f"{architecture.name}.vocab_size", count)) != count:
+        raise ModelError(f'config.json: "vocab_size" is {vocab_size}; {embedding.where} has {count} rows')
     generation_config = read_fields(generation_config or {}, GENERATION, "generation_config.json")
-    further = architecture.extra_tokens(full) if architecture.extra_tokens else ()
+    extra_tokens = architecture.extra_tokens(full) if architecture.extra_tokens else ()
     decision = full.get("decision") or {}
     words = vocabulary(
         folder / (decision.get("folder") or ""),
         architecture.vocab,
         full,
-        count - len(further),
+        count - len(extra_tokens),
         pre,
         generation_config,
         extra={**architecture.vocab_keys, **(decision.get("vocab") or {})},
         user_defined=architecture.vocab_user_defined,
         embed=embed_tokenizer,
     )
-    add_control_tokens(words, further)
+    add_control_tokens(words, extra_tokens)
     for key in words:
         if key not in architecture.metadata:
             metadata[key] = words.value(key)
@@ -207,35 +207,35 @@ def architecture_metadata(architecture: Architecture, config: Config) -> dict[st
         value = config.get(key)
         if wrong(value) if callable(wrong) else value == wrong:
             raise ModelError(f"config.json has {key} = {value!r}, which {architecture.name} files cannot express")
-    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for key, source in architecture.metadata.items():
         if source is None:
             continue
         value = source(config) if callable(source) else lookup(config, source)
         if value is not None:
-            found[full_key(architecture, key)] = _stored(key, value)
-    found |= _none_said(architecture, found)
-    if not found.get(f"{architecture.name}.expert_count") and found.get(f"{architecture.name}.expert_used_count"):
-        found.pop(f"{architecture.name}.expert_used_count")  # left over in configs of dense models
+            metadata[full_key(architecture, key)] = _stored(key, value)
+    metadata |= _none_values(architecture, metadata)
+    if not metadata.get(f"{architecture.name}.expert_count") and metadata.get(f"{architecture.name}.expert_used_count"):
+        metadata.pop(f"{architecture.name}.expert_used_count")  # left over in configs of dense models
     activation = lookup(config, architecture.activation) if architecture.activation else None
     if activation is not None and activation not in ACTIVATIONS:
         raise ModelError(f"activation {activation!r} in config.json is not one of {', '.join(ACTIVATIONS)}")
     if activation is not None and ACTIVATIONS[activation] != architecture.block.activation:
-        found[f"{architecture.name}.hidden_activation"] = activation
-    return found
+        metadata[f"{architecture.name}.hidden_activation"] = activation
+    return metadata
 
 
-def _none_said(architecture: Architecture, found: Mapping[str, Any]) -> dict[str, Any]:
+def _none_values(architecture: Architecture, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that mean "none" for keys copied from the config, where a file without them would mean
     something else.
     """
-    keys, said = Keys.of(architecture, found), {}
+    keys, values = Keys.of(architecture, metadata), {}
     for key in architecture.absent:
         copied = isinstance(architecture.metadata.get(key), str)
-        if copied and full_key(architecture, key) not in found and keys.of_family(key) is not None:
+        if copied and full_key(architecture, key) not in metadata and keys.of_family(key) is not None:
             usual = keys.usual(key)
-            said[full_key(architecture, key)] = _stored(key, 0 if usual is None else usual)
-    return said
+            values[full_key(architecture, key)] = _stored(key, 0 if usual is None else usual)
+    return values
 
 
 def full_key(architecture: Architecture, key: str) -> str:
@@ -247,13 +247,13 @@ def _stored(key: str, value: Any) -> Any:
     """Return a value in its key's type, integers in 32 bits. Raises ModelError for one that does not fit."""
     value, listed = value.item() if isinstance(value, np.generic) else value, isinstance(value, (list, tuple))
     known = MODEL.get(key)
-    least = int(known.least) if known and known.least is not None and known.least < 0 else int(key in NEEDED)
-    most = 2**63 if known and known.type is U64 else 2**31 if listed else 2**32
-    if isinstance(value, float) and not abs(value) <= FLOAT32_MOST:
+    minimum = int(known.minimum) if known and known.minimum is not None and known.minimum < 0 else int(key in NEEDED)
+    limit = 2**63 if known and known.type is U64 else 2**31 if listed else 2**32
+    if isinstance(value, float) and not abs(value) <= FLOAT32_MAX:
         raise ModelError(f"config.json makes {key} {value}, which no float32 can be")
     for each in value if listed else [value]:
-        if type(each) is int and not least <= each < most:
-            raise ModelError(f"config.json makes {key} {each}; a number from {least} to {most - 1} was expected")
+        if type(each) is int and not minimum <= each < limit:
+            raise ModelError(f"config.json makes {key} {each}; a number from {minimum} to {limit - 1} was expected")
     return float(value) if known and known.type is F32 and not listed else value
 
 
@@ -280,15 +280,15 @@ class Mapped:
 
 def _refuse_lost_rotation(architecture: Architecture, config: Config, generated: Mapping[str, Tensor]) -> None:
     """Raise ModelError if files of the family cannot express the config's rotary scaling."""
-    block, kind = architecture.block, rope_scaling(config, "rope_type")
-    if kind not in KINDS or block.rope == "none" or block.alibi:
+    block, rope_type = architecture.block, rope_scaling(config, "rope_type")
+    if rope_type not in ROPE_TYPES or block.rope == "none" or block.alibi:
         return
-    if kind in BY_TENSOR:
-        said = BY_TENSOR[kind] in generated
+    if rope_type in BY_TENSOR:
+        expressed = BY_TENSOR[rope_type] in generated
     else:
-        said = any(architecture.metadata.get(key) is not None for key in BY_KEY)
-    if not said or (block.rope_layers == "windowed" and not block.scales_windowed_rope):
-        problem = f"config.json scales its rotation as {kind} does, which files of {architecture.name} do not say"
+        expressed = any(architecture.metadata.get(key) is not None for key in BY_KEY)
+    if not expressed or (block.rope_layers == "windowed" and not block.scales_windowed_rope):
+        problem = f"config.json scales its rotation as {rope_type} does, which files of {architecture.name} do not say"
         raise ModelError(problem)
 
 
@@ -326,8 +326,8 @@ def map_tensors(
             continue
         rule = rule_of(rules, bare)
         if rule is None:
-            further = not architecture.draft and FURTHER.fullmatch(name)
-            (result.left_out if further else unknown).append(name)
+            is_mtp = not architecture.draft and MTP_TENSOR.fullmatch(name)
+            (result.left_out if is_mtp else unknown).append(name)
         elif isinstance(rule[0], PerLayerScalars):
             result.numbers.setdefault(rule[0].key, {})[numbers[0]] = tensor
         else:
@@ -366,14 +366,14 @@ def unplaced(architecture: Architecture, config: Config, tensors: Tensors) -> li
     if architecture.prepare:
         config, tensors = architecture.prepare(config, tensors)
     rules, count = rules_of(architecture.tensors), layer_count(architecture, config)
-    further = range(count, count + int(config.get("num_nextn_predict_layers") or 0))
+    mtp_layers = range(count, count + int(config.get("num_nextn_predict_layers") or 0))
 
     def is_known(name: str) -> bool:
         bare = without_prefix(name, architecture.prefixes)
-        if bare.startswith("layers.") and (number := NUMBER.search("." + bare)) and int(number[0]) in further:
+        if bare.startswith("layers.") and (number := NUMBER.search("." + bare)) and int(number[0]) in mtp_layers:
             return True  # as in the conversion of the text model
         ignored = _matches(bare, architecture.ignored) or _matches(name, IGNORED)
-        return ignored or rule_of(rules, bare) is not None or bool(FURTHER.fullmatch(name))
+        return ignored or rule_of(rules, bare) is not None or bool(MTP_TENSOR.fullmatch(name))
 
     return [name for name in tensors if not is_known(name)]
 

@@ -40,7 +40,7 @@ WEIGHTS = ("weight", "weight_packed", "qweight")
 CODES = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0", "F4", "I8", "U8", "I16", "I32")
 
 # Files next to a config.json without settings: file → method, and where the settings are in it.
-BESIDE = {
+SETTINGS_FILES = {
     "hf_quant_config.json": ("modelopt", "quantization"),
     "quantize_config.json": ("gptq", ""),
     "quant_config.json": ("awq", ""),
@@ -62,19 +62,19 @@ def method_of(settings: Settings) -> str:
     return "bitsandbytes" if settings.get("load_in_4bit") or settings.get("load_in_8bit") else "an unnamed method"
 
 
-def with_settings_beside(folder: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_settings_file(folder: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the config with the settings that older exports wrote into a separate file. Raises ModelError for a broken
     one.
     """
     if settings_of(config):
         return config
-    for name, (method, inside) in BESIDE.items():
+    for name, (method, inside) in SETTINGS_FILES.items():
         path = folder / name
         if not path.is_file():
             continue
         try:
-            found = read_json_object(path)
-            settings = read_fields(found.get(inside) if inside else found, QUANTIZATION, str(path))
+            content = read_json_object(path)
+            settings = read_fields(content.get(inside) if inside else content, QUANTIZATION, str(path))
         except GgufToolsError as error:
             raise ModelError(f"{path} does not say how the weights are quantized: {error}") from error
         return changed(config, **{KEYS[0]: {"quant_method": method, **settings}})

@@ -110,8 +110,8 @@ def scales_of(
 def eight_bits(weight: Tensor, scb: Tensor) -> Tensor:
     """Return a weight of signed bytes with a scale for each row."""
     if weight.format.name != "I8" or scb.size != weight.rows:
-        found = f"{weight.where} is {weight.format.name} {list(weight.shape)} with {scb.size} scales"
-        raise ModelError(f"{found}; I8 with one a row was expected")
+        problem = f"{weight.where} is {weight.format.name} {list(weight.shape)} with {scb.size} scales"
+        raise ModelError(f"{problem}; I8 with one a row was expected")
 
     def read(start: int, stop: int) -> Floats:
         scales = scb.float32().reshape(-1)[start:stop, None]

@@ -49,10 +49,12 @@ def unpacked(settings: Settings, tensors: Tensors) -> Unpacked:
     if sparse != "dense":
         raise tensor_groups.refused("compressed-tensors", f"sparse weights in format {sparse!r}")
     arguments = [weights for each in schemes if isinstance(weights := each.get("weights"), Mapping)]
-    sides: Any = next(iter(_said(arguments, "block_structure")), ())  # that share a scale: [128, 128], or "128x128"
+    sides: Any = next(
+        iter(_values_of(arguments, "block_structure")), ()
+    )  # that share a scale: [128, 128], or "128x128"
     sides = sides.split("x") if isinstance(sides, str) else sides
-    found = scaled_weights(tensors, [int(side) for side in sides] if len(sides) == 2 else None)
-    wholes = [(whole, companions(name)) for name, whole in found.items()]
+    scaled = scaled_weights(tensors, [int(side) for side in sides] if len(sides) == 2 else None)
+    wholes = [(whole, companions(name)) for name, whole in scaled.items()]
     for name, packed in tensors.items():
         if name.endswith(".weight_packed"):
             stem = name.removesuffix("weight_packed")
@@ -62,7 +64,7 @@ def unpacked(settings: Settings, tensors: Tensors) -> Unpacked:
     return without_activations(tensors, wholes)
 
 
-def _said(arguments: list[Mapping[str, Any]], key: str) -> list[Any]:
+def _values_of(arguments: list[Mapping[str, Any]], key: str) -> list[Any]:
     """Return the config's values of `key` for weights, for each group of layers that it quantizes alike."""
     return [each[key] for each in arguments if each.get(key)]
 
@@ -89,7 +91,7 @@ def _integers(arguments: list[Mapping[str, Any]], tensors: Tensors, stem: str, p
     if stored_rows != rows or scale.size not in (1, rows * count):
         shapes = f"shape {list(packed.shape)} and scales {list(scale.shape)}"
         raise ModelError(f"{packed.where} has {shapes}; the weight is {rows} x {width}")
-    given = sorted({int(n) for n in _said(arguments, "num_bits")} or {4, 8})
+    given = sorted({int(n) for n in _values_of(arguments, "num_bits")} or {4, 8})
     fitting = [(bits, at) for bits in given if (at := _places(bits, width, across)) is not None]
     if len(fitting) != 1:
         wanted = f"integers of {' or '.join(map(str, given))} bits were expected"
@@ -98,7 +100,7 @@ def _integers(arguments: list[Mapping[str, Any]], tensors: Tensors, stem: str, p
     order = tensors.get(stem + "weight_g_idx")
     if order is not None and (order.size != width or int(order.elements().reshape(-1)[0]) < 0):
         order = None
-    size = next((n for n in _said(arguments, "group_size") if isinstance(n, int)), None)
+    size = next((n for n in _values_of(arguments, "group_size") if isinstance(n, int)), None)
     in_order = tensor_groups.groups_in_order(width, count, size) if order is None else None
     zero = tensors.get(stem + "weight_zero_point")
 

@@ -39,8 +39,8 @@ def gpt_oss(settings: Settings, tensors: Tensors) -> Unpacked:
         whole = name.removesuffix(BLOCKS)
         scales = tensors.get(whole + SCALES)
         if scales is None or scales.shape != blocks.shape[:-1]:
-            found = "there are none" if scales is None else f"they have shape {list(scales.shape)}"
-            raise ModelError(f"{name!r} needs scales of shape {list(blocks.shape[:-1])}; {found}")
+            problem = "there are none" if scales is None else f"they have shape {list(scales.shape)}"
+            raise ModelError(f"{name!r} needs scales of shape {list(blocks.shape[:-1])}; {problem}")
         result[whole] = mxfp4(whole, blocks, scales)
         del result[name], result[whole + SCALES]
     return Unpacked(result)
@@ -79,8 +79,8 @@ def nvfp4(name: str, packed: Tensor, scale: Tensor, factor: np.float32, apply: n
     *outer, half = packed.shape
     width = 2 * half
     if packed.format.name != "U8" or scale.shape != (*outer, width // 16) or width % 16:
-        found = f"{packed.where} is {packed.format.name} {list(packed.shape)} with scales {list(scale.shape)}"
-        raise ModelError(f"{found}; bytes of two values and a scale for each 16 were expected")
+        problem = f"{packed.where} is {packed.format.name} {list(packed.shape)} with scales {list(scale.shape)}"
+        raise ModelError(f"{problem}; bytes of two values and a scale for each 16 were expected")
     codes = _taken_in(scale, factor, apply) if width % 64 == 0 and scale.format.name == "F8_E4M3" else None
 
     def read(start: int, stop: int) -> Floats:

@@ -36,10 +36,10 @@ PACKINGS = {  # AutoRound's packing format → GPTQ's name of its zero-point sto
 
 def gptq(settings: Settings, tensors: Tensors) -> Unpacked:
     """Return every NAME.qweight and its companions as NAME.weight (out, in). Raises ModelError for other layouts."""
-    kind = settings.get("checkpoint_format") or "gptq"
-    if kind not in FORMATS or settings.get("is_marlin_format"):
-        raise tensor_groups.refused("gptq", f"checkpoint_format {kind if kind not in FORMATS else 'marlin'!r}")
-    return _weights(settings, tensors, False, FORMATS[kind])
+    layout = settings.get("checkpoint_format") or "gptq"
+    if layout not in FORMATS or settings.get("is_marlin_format"):
+        raise tensor_groups.refused("gptq", f"checkpoint_format {layout if layout not in FORMATS else 'marlin'!r}")
+    return _weights(settings, tensors, False, FORMATS[layout])
 
 
 def awq(settings: Settings, tensors: Tensors) -> Unpacked:

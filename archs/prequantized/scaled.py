@@ -8,9 +8,9 @@
 
 Despite its name, `scale_inv` multiplies. NAME usually ends in ".weight"; fused experts have no such ending.
 
-NVIDIA ModelOpt has these beside NVFP4 (see `fp4`; NAME_scale_2 is its factor, float32 ()), and where no norm took in
-what AWQ multiplies the input with, pre_quant_scale (in,); it is moved into the columns. Which algorithm it was is in
-config.json or, in older exports, in hf_quant_config.json beside it.
+NVIDIA ModelOpt has these and NVFP4 (see `fp4`; NAME_scale_2 is its factor, float32 ()). Where AWQ's factors of the
+input are not part of a norm, it has pre_quant_scale (in,); they are multiplied into the columns. The algorithm is named
+in config.json or, by older exports, in hf_quant_config.json.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,13 +53,13 @@ ACTIVATIONS = (
 
 def fp8(settings: Settings, tensors: Tensors) -> Unpacked:
     """Return every scaled weight under its name, in its own shape. Raises ModelError for scales that don't fit."""
-    found = scaled_weights(tensors, settings.get("weight_block_size"))
-    return without_activations(tensors, [(whole, companions(name)) for name, whole in found.items()])
+    weights = scaled_weights(tensors, settings.get("weight_block_size"))
+    return without_activations(tensors, [(whole, companions(name)) for name, whole in weights.items()])
 
 
 def modelopt(settings: Settings, tensors: Tensors) -> Unpacked:
     """Return ModelOpt's weights as `fp8`. Raises ModelError for unsupported algorithms."""
-    found = scaled_weights(tensors, None)
+    weights = scaled_weights(tensors, None)
     for name, second in tensors.items():
         packed = tensors.get(name.removesuffix(SECOND)) if name.endswith(SECOND) else None
         if packed is not None:
@@ -67,12 +67,12 @@ def modelopt(settings: Settings, tensors: Tensors) -> Unpacked:
             if len(factor) != 1:
                 raise ModelError(f"{second.where} has shape {list(second.shape)}; one number was expected")
             scale = part(tensors, f"{packed.name}_scale", packed)
-            found[packed.name] = nvfp4(packed.name, packed, scale, factor[0])
-    left = [t for n, t in tensors.items() if t.format.name == "U8" and f"{n}_scale" in tensors and n not in found]
+            weights[packed.name] = nvfp4(packed.name, packed, scale, factor[0])
+    left = [t for n, t in tensors.items() if t.format.name == "U8" and f"{n}_scale" in tensors and n not in weights]
     if left:
         raise refused("modelopt", f"{settings.get('quant_algo')}, {left[0].name!r} has neither E4M3 nor I8")
     wholes = []
-    for name, weight in found.items():
+    for name, weight in weights.items():
         before = name.removesuffix("weight") + "pre_quant_scale"
         whole = _input_scaled(weight, tensors[before]) if before in tensors else weight
         wholes.append((whole, [*companions(name), name + SECOND, before]))
@@ -103,15 +103,15 @@ def scaled_weights(tensors: Tensors, blocks: Blocks | None) -> dict[str, Tensor]
     """Return every weight that has scales, decoded. blocks: rows and columns under one scale, where the config says
     so.
     """
-    found = {}
+    weights = {}
     for name, tensor in tensors.items():
         suffix = next((s for s in SUFFIXES if name.endswith(s)), None)
         whole = tensors.get(name.removesuffix(suffix)) if suffix else None
         if whole is not None and tensor.format.name == "F8_E8M0" and whole.nbytes == 16 * tensor.size:
-            found[whole.name] = mxfp4(whole.name, whole, tensor)  # experts of DeepSeek V4, next to others in FP8
+            weights[whole.name] = mxfp4(whole.name, whole, tensor)  # experts of DeepSeek V4, next to others in FP8
         elif whole is not None and whole.format.name in STORED:
-            found[whole.name] = _scaled(whole, tensor, tensors.get(f"{whole.name}_zero_point"), blocks)
-    return found
+            weights[whole.name] = _scaled(whole, tensor, tensors.get(f"{whole.name}_zero_point"), blocks)
+    return weights
 
 
 def _scaled(weight: Tensor, scale: Tensor, zero: Tensor | None, blocks: Blocks | None) -> Tensor:
@@ -153,8 +153,8 @@ def _applied(
         row = np.arange(start, stop)
         index = row // rows * high + row % rows // row_block
         first, last = (int(index[0]), int(index[-1]) + 1) if len(index) else (0, 0)
-        found: Floats = span(small.float32, small.width, first * wide, last * wide).reshape(-1, wide)[index - first]
-        return found
+        factors: Floats = span(small.float32, small.width, first * wide, last * wide).reshape(-1, wide)[index - first]
+        return factors
 
     def apply(values: Floats, start: int) -> None:
         numbers = of_rows(start, start + len(values))

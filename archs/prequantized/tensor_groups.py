@@ -33,21 +33,21 @@ def replaced(tensors: Tensors, wholes: Iterable[tuple[Tensor, Iterable[str]]], i
     left = dict.fromkeys(name for name in ignored if name not in owner)
     result: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        found = owner.get(name, tensor)
+        kept = owner.get(name, tensor)
         if name not in left:
-            result[found.name] = found
+            result[kept.name] = kept
     return Unpacked(result, list(left))
 
 
 def part(tensors: Tensors, name: str, of: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
     """Return the tensor `name` that belongs to `of`. Raises ModelError if it is missing or of another shape."""
-    found = tensors.get(name)
-    if found is None:
+    tensor = tensors.get(name)
+    if tensor is None:
         problem = f"{of.where} is a quantized weight that needs {name!r}, which is missing"
         raise ModelError(problem, hint="a shard may be missing")
-    if shape is not None and found.shape != shape:
-        raise ModelError(f"{found.where} has shape {list(found.shape)}; {list(shape)} was expected")
-    return found
+    if shape is not None and tensor.shape != shape:
+        raise ModelError(f"{tensor.where} has shape {list(tensor.shape)}; {list(shape)} was expected")
+    return tensor
 
 
 def decoded(name: str, shape: tuple[int, ...], read: Callable[[int, int], Floats], origin: str) -> Tensor:
@@ -70,8 +70,8 @@ def words(tensor: Tensor) -> Callable[[int, int], NDArray[np.uint32]]:
 def check_words(tensor: Tensor) -> None:
     """Raise ModelError for anything but a matrix of 32-bit integers."""
     if tensor.format.name not in ("I32", "U32") or len(tensor.shape) != 2:
-        found = f"{tensor.where} is {tensor.format.name} {list(tensor.shape)}"
-        raise ModelError(f"{found}; a matrix of I32 was expected")
+        problem = f"{tensor.where} is {tensor.format.name} {list(tensor.shape)}"
+        raise ModelError(f"{problem}; a matrix of I32 was expected")
 
 
 def columns(tensor: Tensor) -> Callable[[int, int], Floats]:

@@ -48,8 +48,10 @@ def validate_draft(architecture: Architecture, metadata: Mapping[str, Any], tens
     if name not in NEEDED:
         yield from _block(architecture, metadata, tensors)
         return
-    if found := _of_keys(architecture, NEEDED[name], metadata, tensors) or [*_numbers(Keys.of(architecture, metadata))]:
-        yield from found
+    if problems := _of_keys(architecture, NEEDED[name], metadata, tensors) or [
+        *_numbers(Keys.of(architecture, metadata))
+    ]:
+        yield from problems
         return
     numbers = read_hparams(architecture, metadata)
     own = numbers.layers[0]
@@ -84,8 +86,8 @@ def _of_keys(
 def _assistant(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> Iterator[Fault]:
     name, whole = architecture.name, as_layers(metadata)
     needed = ("block_count", "embedding_length", "embedding_length_out", "attention.head_count")
-    if found := _of_keys(architecture, needed, whole, tensors):
-        yield from found
+    if problems := _of_keys(architecture, needed, whole, tensors):
+        yield from problems
         return
     try:
         numbers = read_hparams(architecture, whole)
@@ -129,8 +131,8 @@ def _block(architecture: Architecture, metadata: Mapping[str, Any], tensors: Ten
     """Validate draft models that write a block of tokens at once."""
     name = architecture.name
     needed = ("block_count", "embedding_length", "block_size", "target_layers")
-    if found := _of_keys(architecture, needed, metadata, tensors):
-        yield from found
+    if problems := _of_keys(architecture, needed, metadata, tensors):
+        yield from problems
         return
     mask = metadata.get(MASK, 0)
     if isinstance(mask, bool) or not isinstance(mask, (int, np.integer)) or mask < 0:
@@ -228,13 +230,13 @@ def _block_layers(architecture: Architecture, metadata: Mapping[str, Any], tenso
             "ffn_down.weight": (width, neurons),
             **dict.fromkeys(("attn_norm.weight", "ffn_norm.weight"), (width,)),
         }
-        further = {
+        optional = {
             "attn_v.weight": (values, width),
             "attn_sinks.weight": (own.heads,),
             "layer_output_scale.weight": (1,),
             **dict.fromkeys(("post_attention_norm.weight", "post_ffw_norm.weight"), (width,)),
         }
-        for role, shape in {**shapes, **further}.items():
+        for role, shape in {**shapes, **optional}.items():
             tensor = tensors.get(f"blk.{i}.{role}")
             if tensor is None and role in shapes:
                 yield Fault(f"blk.{i}.{role}", "is missing")

@@ -41,14 +41,14 @@ def validate_encoder(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor])
 
 
 def _layer_faults(part: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
-    letter, said = part[0], metadata.get(f"{NAME}.{part}.block_count")
-    found = {int(match[2]) for match in map(LAYER.match, tensors) if match and match[1] == letter}
-    if isinstance(said, int) and found:
-        first = int(0 not in found and f"{letter}.asp_attn.weight" in tensors)  # that net counts its stages from 1
-        if lacking := sorted(set(range(first, first + min(said, 10_000))) - found):
-            yield f"{letter}.blk.{lacking[0]}", f"is missing, though there are {said} layers"
-        if (most := max(found)) >= first + said:
-            yield f"{letter}.blk.{most}", f"is one layer too many: {NAME}.{part}.block_count is {said}"
+    letter, count = part[0], metadata.get(f"{NAME}.{part}.block_count")
+    layers = {int(match[2]) for match in map(LAYER.match, tensors) if match and match[1] == letter}
+    if isinstance(count, int) and layers:
+        first = int(0 not in layers and f"{letter}.asp_attn.weight" in tensors)  # that net counts its stages from 1
+        if lacking := sorted(set(range(first, first + min(count, 10_000))) - layers):
+            yield f"{letter}.blk.{lacking[0]}", f"is missing, though there are {count} layers"
+        if (last := max(layers)) >= first + count:
+            yield f"{letter}.blk.{last}", f"is one layer too many: {NAME}.{part}.block_count is {count}"
     width = metadata.get(f"{NAME}.{part}.embedding_length")
     norm = tensors.get(f"{letter}.blk.0.ln1.weight")
     if norm is not None and isinstance(width, int) and norm.shape != (width,):

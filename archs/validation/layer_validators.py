@@ -9,7 +9,7 @@ from quants import Tensor
 
 from .. import tensor_shapes
 from ..hparams.model_hparams import HParams, LayerHParams
-from ..layer_kinds import LayerKind, layer_kind
+from ..layer_types import LayerType, type_of_layer
 from ..layered import Fault, LayeredModel, missing, weighs
 from ..tensor_shapes import Part, has
 from .tensor_validators import (
@@ -37,37 +37,37 @@ def validate_layers(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
             roles, own = model.grouped[start], hparams.layers[min(index, len(hparams.layers) - 1)]
             shapes = frozenset((role, tensor.shape, tensor.format.name) for role, tensor in roles.items())
             decodes = not model.encoder_decoder and not model.architecture.block.convolutions
-            kind = _kind(model, hparams, index) if decodes else None
-            like = (prefix, own, net_width(model, index), shapes, kind)
+            layer_type = _layer_type(model, hparams, index) if decodes else None
+            like = (prefix, own, net_width(model, index), shapes, layer_type)
             if like in sound:
                 continue
-            sizes, declared = sizes_of(model, hparams, index), list(parts_of(model, start, own, kind))
+            sizes, declared = sizes_of(model, hparams, index), list(parts_of(model, start, own, layer_type))
             made_of = [part for name, part in declared if not name or part.shown_by(roles)]
             of_parts = [fault for part in made_of for fault in validate_tensors(model, start, roles, part, sizes)]
-            found: list[Fault] = []
+            problems: list[Fault] = []
             if model.encoder_decoder:
-                found = [*_distance_faults(model, start, own)]
-            elif kind:
-                found = [*_attention_faults(model, hparams, start, made_of), *_state_faults(model, made_of, sizes)]
-                found += _expert_faults(model, hparams, start, made_of, sizes)
-                found += [*_indexer_faults(model, hparams, start), *_entry_faults(model, hparams, start, made_of)]
-                found += [*_stream_faults(model, start, made_of)]
+                problems = [*_distance_faults(model, start, own)]
+            elif layer_type:
+                problems = [*_attention_faults(model, hparams, start, made_of), *_state_faults(model, made_of, sizes)]
+                problems += _expert_faults(model, hparams, start, made_of, sizes)
+                problems += [*_indexer_faults(model, hparams, start), *_entry_faults(model, hparams, start, made_of)]
+                problems += [*_stream_faults(model, start, made_of)]
             for role, tensor in roles.items():  # factors of a matrix; parts check those of stacked matrices and routers
                 if role.endswith(".scale") and tensor.size != 1 and not role.endswith(("_exps.scale", "_inp.scale")):
-                    found.append(Fault(start + role, f"has shape {list(tensor.shape)}; one number is expected"))
-            found += of_parts  # relations of hyperparameters go first: shapes follow from them
-            found += contradictions(start, roles, declared)
-            found += unread_tensors(start, roles, kind) if kind else []
-            if len(declared) == 1 and kind and not found:
-                found.append(Fault(start[:-1], "is a layer without attention, a feed-forward net or any other"))
-            yield from found
-            if not found:
+                    problems.append(Fault(start + role, f"has shape {list(tensor.shape)}; one number is expected"))
+            problems += of_parts  # relations of hyperparameters go first: shapes follow from them
+            problems += contradictions(start, roles, declared)
+            problems += unread_tensors(start, roles, layer_type) if layer_type else []
+            if len(declared) == 1 and layer_type and not problems:
+                problems.append(Fault(start[:-1], "is a layer without attention, a feed-forward net or any other"))
+            yield from problems
+            if not problems:
                 sound.add(like)
 
 
-def _kind(model: LayeredModel, hparams: HParams, index: int) -> LayerKind:
+def _layer_type(model: LayeredModel, hparams: HParams, index: int) -> LayerType:
     roles = model.grouped.get(f"blk.{index}.", {})
-    return layer_kind(model.architecture.block, model.keys, index, roles, hparams.parallel)
+    return type_of_layer(model.architecture.block, model.keys, index, roles, hparams.parallel)
 
 
 def _attention_faults(model: LayeredModel, hparams: HParams, start: str, made_of: list[Part]) -> Iterator[Fault]:
@@ -75,13 +75,15 @@ def _attention_faults(model: LayeredModel, hparams: HParams, start: str, made_of
     latent = tensor_shapes.LATENT in made_of
     if not latent and tensor_shapes.ATTENTION not in made_of and tensor_shapes.BORROWING not in made_of:
         return
-    most = int(keys.get("attention.key_length_mla") or 0) - 1 if latent else own.key_width
+    max_width = int(keys.get("attention.key_length_mla") or 0) - 1 if latent else own.key_width
     rotation, where, shared = "rope.dimension_count", start[:-1], "attention.shared_kv_layers"
     if own.heads < 1:
         yield model.fault("attention.head_count", f"is {own.heads} for {where}, which attends")
         return
-    if (own.rotates or (latent and own.rope_width)) and not (0 < own.rope_width <= most and own.rope_width % 2 == 0):
-        known = f"an even number of a head's {most} ('attention.key_length') rotates"
+    if (own.rotates or (latent and own.rope_width)) and not (
+        0 < own.rope_width <= max_width and own.rope_width % 2 == 0
+    ):
+        known = f"an even number of a head's {max_width} ('attention.key_length') rotates"
         yield model.fault(rotation, f"means {own.rope_width} values; {known}")
     if own.rotates and own.rope_width == 2 and keys.get("rope.scaling.dynamic_factor"):
         yield model.fault(rotation, "is 2; dynamic scaling needs more")
@@ -96,7 +98,7 @@ def _attention_faults(model: LayeredModel, hparams: HParams, start: str, made_of
             yield model.fault(shared, f"lets {where} look at keys of another width")
         if source.kv_heads < 1 or own.heads % source.kv_heads:
             yield model.fault("attention.head_count_kv", f"is {source.kv_heads}: {own.heads} heads of {where}")
-        if _kind(model, hparams, at).mixer != "attention":
+        if _layer_type(model, hparams, at).mixer != "attention":
             yield model.fault(shared, f"lets {where} look at blk.{own.kv_source_layer}, without keys")
         return
     if not weighs(roles, "attn_v attn_qkv") and own.key_width != own.value_width:
@@ -156,7 +158,10 @@ def _stream_faults(model: LayeredModel, start: str, made_of: list[Part]) -> Iter
         there = [roles.get(f"hc_{net}_{each}.weight") for each in ("fn", "base", "scale")]
         sizes = [tensor.shape[0] for tensor in there if tensor is not None]
         if sizes not in ([2 * count, 2 * count, 2], [count * (2 + count), count * (2 + count), 3]):
-            yield Fault(f"{start}hc_{net}_fn.weight", f"has {sizes[:1]} rows beside {sizes[1:]}; {count} streams")
+            yield Fault(
+                f"{start}hc_{net}_fn.weight",
+                f"has {sizes[:1]} rows, base and scale {sizes[1:]}; there are {count} streams",
+            )
         key = "sinkhorn_iterations" if sizes[-1:] == [3] else "magnitude"
         if model.keys.get(f"hyper_connection.{key}") is None:
             yield model.fault(f"hyper_connection.{key}", f"is missing; {start}* needs it")
@@ -207,8 +212,8 @@ def _choice_faults(model: LayeredModel, start: str, table: Tensor, used: int) ->
     name, embedding = f"{start}ffn_gate_tid2eid.weight", model.outside.get("token_embd.weight")
     wanted = (embedding.shape[0] if embedding is not None else table.shape[0], used)
     if table.format.name not in ("I32", "I64") or table.shape != wanted:
-        found = f"is {table.format.name} {list(table.shape)}"
-        yield Fault(name, f"{found}; I32 {list(wanted)} is expected, experts for each token")
+        actual = f"is {table.format.name} {list(table.shape)}"
+        yield Fault(name, f"{actual}; I32 {list(wanted)} is expected, experts for each token")
 
 
 def _distance_faults(model: LayeredModel, start: str, own: LayerHParams) -> Iterator[Fault]:

@@ -24,7 +24,7 @@ from .tensor_validators import SIZES, sizes_of, validate_tensors
 
 SUFFIX = re.compile(r"\.(weight|bias|scale)$")
 TOKENS = "tokenizer.ggml.tokens"
-MOST = 1000  # faults; a file of a hundred thousand tensors may have as many
+MAX_FAULTS = 1000  # faults; a file of a hundred thousand tensors may have as many
 OF_ONE_EXPERT = re.compile(r"blk\.\d+\.ffn_(gate|up|down)\.\d+\.weight")
 POSITIVE = {  # by the type of rotary scaling
     "linear": ("rope.scaling.factor",),
@@ -44,9 +44,9 @@ NEEDED = (
 
 def check_model(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:
     """Raise ModelError naming the first key or tensor that does not fit the others."""
-    if found := faults(architecture, metadata, tensors):
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        raise ModelError(f"{found[0]}{more}", hint="`gguftools validate` lists all that is wrong with the file")
+    if problems := faults(architecture, metadata, tensors):
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise ModelError(f"{problems[0]}{more}", hint="`gguftools validate` lists all that is wrong with the file")
 
 
 def check_shapes(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:
@@ -58,24 +58,24 @@ def check_shapes(architecture: Architecture, metadata: Mapping[str, Any], tensor
 
 
 def faults(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> list[Fault]:
-    """Return contradictions, at most the first MOST. Later steps need earlier ones to have found nothing."""
+    """Return contradictions, at most the first MAX_FAULTS. Later steps need earlier ones to have found nothing."""
     model = LayeredModel(architecture, Keys.of(architecture, metadata), by_layer(tensors))
-    if found := [*_separate_experts(tensors), *validate_keys(architecture, metadata, tensors)]:
-        return found
+    if problems := [*_separate_experts(tensors), *validate_keys(architecture, metadata, tensors)]:
+        return problems
     try:
         numbers = read_hparams(architecture, metadata, tensors)
     except ModelError as error:
         return [Fault("model", str(error))]
     steps = (_model_faults(model, numbers), _outside_faults(model, numbers), _alike_faults(model))
-    return list(dict.fromkeys(islice(chain(*steps, validate_layers(model, numbers)), MOST)))
+    return list(dict.fromkeys(islice(chain(*steps, validate_layers(model, numbers)), MAX_FAULTS)))
 
 
 def validate_keys(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> list[Fault]:
     """Return keys with a type or value that programs don't read, and counted layers that are missing."""
     model = LayeredModel(architecture, Keys.of(architecture, metadata), by_layer(tensors))
     for step in (_key_faults, _count_faults):
-        if found := list(islice(dict.fromkeys(step(model)), MOST)):
-            return found
+        if problems := list(islice(dict.fromkeys(step(model)), MAX_FAULTS)):
+            return problems
     return []
 
 
@@ -99,8 +99,8 @@ def _of_streams(model: LayeredModel) -> bool:
 def _key_faults(model: LayeredModel) -> Iterator[Fault]:
     """Validate types and values, each key on its own."""
     start = f"{model.keys.architecture}."
-    layers, further = model.keys.get("block_count"), model.keys.get("nextn_predict_layers")
-    counted = isinstance(layers, int) and isinstance(further, int)
+    layers, mtp_layers = model.keys.get("block_count"), model.keys.get("nextn_predict_layers")
+    counted = isinstance(layers, int) and isinstance(mtp_layers, int)
     attends = any(role.startswith("attn_q") for roles in model.grouped.values() for role in roles)
     for name, data in model.keys.metadata.items():
         rule = MODEL.get(name.removeprefix(start)) if name.startswith(start) else ELSEWHERE.get(name)
@@ -109,7 +109,7 @@ def _key_faults(model: LayeredModel) -> Iterator[Fault]:
         if name == f"{start}attention.head_count" and not attends and is_zero(data):
             continue  # models without attention have 0
         listed = not isinstance(data, str) and hasattr(data, "__len__")
-        if rule.per_layer and listed and counted and not rule.counts(len(data), layers, further):
+        if rule.per_layer and listed and counted and not rule.counts(len(data), layers, mtp_layers):
             yield Fault(name, f"has {len(data)} items; the model has {layers} layers")
         elif wrong := rule.wrong(data):
             yield Fault(name, wrong)
@@ -125,9 +125,9 @@ def _key_faults(model: LayeredModel) -> Iterator[Fault]:
 
 def _count_faults(model: LayeredModel) -> Iterator[Fault]:
     """Validate layer counts: counted layers are there, and no others."""
-    count, further = model.keys.need("block_count"), model.keys.get("nextn_predict_layers")
-    if further >= count:
-        yield model.fault("nextn_predict_layers", f"is {further}, which leaves none of {count} layers")
+    count, mtp_layers = model.keys.need("block_count"), model.keys.get("nextn_predict_layers")
+    if mtp_layers >= count:
+        yield model.fault("nextn_predict_layers", f"is {mtp_layers}, which leaves none of {count} layers")
         return
     if model.keys.get("decision.type") == "laya" and (head := model.keys.need("decision.block_count")) >= count:
         yield model.fault("decision.block_count", f"is {head}, which leaves none of {count} layers")
@@ -141,12 +141,12 @@ def _count_faults(model: LayeredModel) -> Iterator[Fault]:
     for prefix, key, count in model.layer_counts():
         there = {int(name[len(prefix) : -1]) for name in model.grouped if name.startswith(prefix)}
         first = next(i for i in range(len(there) + 1) if i not in there or f"{prefix}{i}." not in model.grouped)
-        said = count if model.keys.stored(key) is None else model.keys.stored(key)
+        stated = count if model.keys.stored(key) is None else model.keys.stored(key)
         if first < count:
-            yield Fault(f"{prefix}{first}", f"has no tensors; '{model.keys.architecture}.{key}' says {said} layers")
-        beyond = min((number for number in there if number >= max(said, count)), default=None)
+            yield Fault(f"{prefix}{first}", f"has no tensors; '{model.keys.architecture}.{key}' says {stated} layers")
+        beyond = min((number for number in there if number >= max(stated, count)), default=None)
         if beyond is not None:
-            yield Fault(f"{prefix}{beyond}", f"is past the {said} layers of '{model.keys.architecture}.{key}'")
+            yield Fault(f"{prefix}{beyond}", f"is past the {stated} layers of '{model.keys.architecture}.{key}'")
 
 
 # The model as a whole
@@ -155,17 +155,17 @@ def _count_faults(model: LayeredModel) -> Iterator[Fault]:
 def _model_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
     """Validate hyperparameters that fit no computation."""
     keys, rotating = model.keys, [own for own in hparams.layers if own.rotates]
-    kind = "dynamic" if keys.get("rope.scaling.dynamic_factor") else keys.get("rope.scaling.type")
+    rope_type = "dynamic" if keys.get("rope.scaling.dynamic_factor") else keys.get("rope.scaling.type")
     context = keys.get("rope.scaling.original_context_length")
-    if rotating and kind in ("yarn", "dynamic") and context < 1:
+    if rotating and rope_type in ("yarn", "dynamic") and context < 1:
         yield model.fault("rope.scaling.original_context_length", f"is {context}; 1 or more is expected")
-    for key in POSITIVE.get(kind, ()):
+    for key in POSITIVE.get(rope_type, ()):
         if (value := keys.get(key)) is not None and value <= 0:
             yield model.fault(key, f"is {value}; more than 0 is expected")
     if any(own.rope_base == 1 for own in rotating):
         yield model.fault("rope.freq_base", "is 1, with which no two pairs turn apart")
     factors = [f"rope_factors_{each}.weight" for each in ("long", "short")]
-    if kind == "longrope" or any(name in model.outside for name in factors):
+    if rope_type == "longrope" or any(name in model.outside for name in factors):
         yield from (Fault(name, "is missing; longrope needs it") for name in factors if name not in model.outside)
     others = model.encoder_decoder or any(has(roles, "ffn_gate_inp inp_gate") for roles in model.grouped.values())
     if hparams.activation == "xielu" and others:
@@ -182,8 +182,8 @@ def _outside_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:  
     roles, sizes = model.outside, sizes_of(model, hparams, 0)
     if model.architecture.block.convolutions:
         yield from validate_tensors(model, "", roles, tensor_shapes.AUDIO_OUTSIDE, sizes)
-        said = (model.keys.stored(SIZES[name]) for name in ("norm_groups", "channels"))
-        groups, channels = (1 if each is None else int(each) for each in said)
+        stored = (model.keys.stored(SIZES[name]) for name in ("norm_groups", "channels"))
+        groups, channels = (1 if each is None else int(each) for each in stored)
         if groups < 1 or channels % groups or model.keys.get("convnext.embedding_length") not in (channels, None):
             yield model.fault(SIZES["norm_groups"], f"is {groups}; it parts {channels} channels, which both nets have")
         return
@@ -199,8 +199,8 @@ def _outside_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:  
     yield from validate_tensors(
         model, "", of_tokens, tensor_shapes.OUTSIDE_OF_LAST_TOKENS if last else tensor_shapes.OUTSIDE, sizes
     )
-    if sizes.get("written", 0) > (most := sizes.get("vocabulary", 0)):
-        yield Fault("output.weight", f"has {sizes['written']} rows; there are {most} tokens")
+    if sizes.get("written", 0) > (tokens := sizes.get("vocabulary", 0)):
+        yield Fault("output.weight", f"has {sizes['written']} rows; there are {tokens} tokens")
     needed = []
     if sizes.get("embedded", hparams.width) != hparams.width and not weighs(roles, "output output_proj"):
         needed.append("output_proj.weight")  # back to the width of the embedding, which is also the output layer
@@ -241,18 +241,18 @@ def _outside_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:  
 
 def _head_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
     """Yield faults of decision models' heads: Laya's layers after the others and its scorer, Kev's one matrix."""
-    kind, roles = model.keys.get("decision.type"), model.outside
-    if kind == "clef":
+    decision, roles = model.keys.get("decision.type"), model.outside
+    if decision == "clef":
         yield from _joint_head_faults(model, hparams)
-    if kind not in ("laya", "kev"):
+    if decision not in ("laya", "kev"):
         return
-    wanted = ("token_types", "cls.norm", "cls", "cls.output") if kind == "laya" else ("cls.output",)
+    wanted = ("token_types", "cls.norm", "cls", "cls.output") if decision == "laya" else ("cls.output",)
     yield from (missing(f"{name}.weight") for name in wanted if f"{name}.weight" not in roles)
-    sizes = {"width": hparams.width, "scores": 1 if kind == "laya" else int(model.keys.get("embedding_length_out"))}
+    sizes = {"width": hparams.width, "scores": 1 if decision == "laya" else int(model.keys.get("embedding_length_out"))}
     yield from validate_tensors(model, "", roles, tensor_shapes.SCORER, sizes)
-    if kind == "laya":
+    if decision == "laya":
         if (types := roles.get("token_types.weight")) is not None and types.shape[0] != 3:
-            yield Fault("token_types.weight", f"has {types.shape[0]} rows; there are 3 kinds of questions")
+            yield Fault("token_types.weight", f"has {types.shape[0]} rows; there are 3 types of questions")
         first, sizes = len(hparams.layers), {"width": hparams.width}
         for i in range(first, int(model.keys.need("block_count"))):
             yield from validate_tensors(
@@ -284,9 +284,9 @@ def _table_faults(model: LayeredModel) -> Iterator[Fault]:
     if table is None:
         yield missing("per_layer_token_embd.weight")
         return
-    most = int(keys.get("ple.ngram_size") or 2)
-    counts = {"layers": 1, "layer_multipliers": most}
-    heads = (most - 1) * int(keys.get("ple.heads_per_ngram") or 1)
+    ngram_size = int(keys.get("ple.ngram_size") or 2)
+    counts = {"layers": 1, "layer_multipliers": ngram_size}
+    heads = (ngram_size - 1) * int(keys.get("ple.heads_per_ngram") or 1)
     counts |= dict.fromkeys(("head_offsets", "head_vocab_sizes"), heads)
     lists = {key: [int(each) for each in keys.need(f"ple.{key}")] for key in counts}
     for key, count in counts.items():

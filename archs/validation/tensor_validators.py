@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from .. import tensor_shapes
 from ..hparams.model_hparams import HParams, LayerHParams
-from ..layer_kinds import ARRANGEMENTS, MIXERS, NETS, LayerKind, tensors_of
+from ..layer_types import ARRANGEMENTS, MIXERS, NETS, LayerType, tensors_of
 from ..layered import Fault, LayeredModel, Roles, is_zero, missing
 from ..tensor_shapes import Alternatives, Part, evaluated, full_name, has, unknown
 
@@ -52,20 +52,22 @@ SIZES = {
 Sizes = dict[str, int]
 
 
-def parts_of(model: LayeredModel, start: str, own: LayerHParams, kind: LayerKind | None) -> Iterator[tuple[str, Part]]:
+def parts_of(
+    model: LayeredModel, start: str, own: LayerHParams, layer_type: LayerType | None
+) -> Iterator[tuple[str, Part]]:
     """Return the parts of a layer, with the name by which a family declares each, "" for undeclared ones.
 
-    kind: of a decoder's or encoder's layer.
+    layer_type: of a decoder's or encoder's layer.
     """
     roles = model.grouped[start]
     if model.encoder_decoder:
         yield "", tensor_shapes.ENCODER if start.startswith("enc") else tensor_shapes.DECODER
-    elif kind is None:
+    elif layer_type is None:
         yield "", next((part for part in tensor_shapes.AUDIO_PARTS if part.shown_by(roles)), tensor_shapes.SOUND_END)
     else:
         yield "", tensor_shapes.NORMS
-        declared = MIXERS[kind.mixer], NETS[kind.net], ARRANGEMENTS[kind.arrangement]
-        for name, made_of in zip((kind.mixer, kind.net, kind.arrangement), declared, strict=True):
+        declared = MIXERS[layer_type.mixer], NETS[layer_type.net], ARRANGEMENTS[layer_type.arrangement]
+        for name, made_of in zip((layer_type.mixer, layer_type.net, layer_type.arrangement), declared, strict=True):
             for part in made_of:
                 yield name, _variant(part, roles, own, model.architecture.block.gated)
         for part in tensor_shapes.OPTIONAL:
@@ -111,8 +113,10 @@ def sizes_of(model: LayeredModel, hparams: HParams, index: int) -> Sizes:
     if "altup_proj.weight" in model.outside:
         sizes["others"] = model.outside["altup_proj.weight"].shape[0]
         sizes["copies"] = sizes["others"] + 1
-    if most := int(model.keys.get("ple.ngram_size") or 0):
-        sizes["looked_up"] = (most - 1) * int(model.keys.get("ple.heads_per_ngram") or 0) * sizes.get("per_layer", 0)
+    if ngram_size := int(model.keys.get("ple.ngram_size") or 0):
+        sizes["looked_up"] = (
+            (ngram_size - 1) * int(model.keys.get("ple.heads_per_ngram") or 0) * sizes.get("per_layer", 0)
+        )
     if not has(model.grouped.get(f"blk.{index}.", {}), "ffn_latent_down ffn_routed_down"):
         sizes["routed"] = hparams.width
     if "wkv" in sizes:
@@ -149,15 +153,20 @@ def contradictions(start: str, roles: Roles, declared: Iterable[tuple[str, Part]
             yield Fault(start[:-1], f"is declared {name!r} by the keys, but has no tensor '{start}{first}'")
 
 
-def unread_tensors(start: str, roles: Roles, kind: LayerKind) -> Iterator[Fault]:
+def unread_tensors(start: str, roles: Roles, layer_type: LayerType) -> Iterator[Fault]:
     """Return tensors of other mixers, nets or arrangements than the layer's, which nothing would read."""
-    made_of = (*MIXERS[kind.mixer], *NETS[kind.net], *ARRANGEMENTS[kind.arrangement], tensor_shapes.NORMS)
+    made_of = (
+        *MIXERS[layer_type.mixer],
+        *NETS[layer_type.net],
+        *ARRANGEMENTS[layer_type.arrangement],
+        tensor_shapes.NORMS,
+    )
     read = tensors_of(made_of) | {full_name(name) for part in made_of for name in part.ignored.split()}
     others = tensors_of(*MIXERS.values(), *NETS.values(), *ARRANGEMENTS.values())
-    if kind.net.startswith("experts"):
+    if layer_type.net.startswith("experts"):
         read |= tensors_of(tensor_shapes.WITH_EXPERTS)
     for role in sorted((others | tensors_of(tensor_shapes.WITH_EXPERTS)) & roles.keys() - read):
-        made = f"mixer {kind.mixer!r}, net {kind.net!r}, arrangement {kind.arrangement!r}"
+        made = f"mixer {layer_type.mixer!r}, net {layer_type.net!r}, arrangement {layer_type.arrangement!r}"
         yield Fault(f"{start}{role}", f"is there, but nothing reads it: by the keys, its layer has {made}")
 
 
@@ -192,16 +201,16 @@ def _matches(shape: tuple[int, ...], alternatives: Alternatives, sizes: Sizes) -
     for dimensions in alternatives:
         if len(dimensions) != len(shape) or min(shape, default=0) < 1:
             continue
-        told: Sizes = {}
+        solved: Sizes = {}
         for size, terms in zip(shape, dimensions, strict=True):
-            known = {**sizes, **told} if told else sizes
+            known = {**sizes, **solved} if solved else sizes
             wanted, open_size = evaluated(terms, known), unknown(terms, known)
             if open_size is not None and size % open_size[1] == 0:
-                told[open_size[0]] = size // open_size[1]
+                solved[open_size[0]] = size // open_size[1]
             elif open_size is not None or wanted not in (None, size):
                 break
         else:
-            sizes |= told
+            sizes |= solved
             return True
     return False
 

@@ -33,7 +33,7 @@ Extra = Mapping[str, bool | int | str]
 
 def vocabulary(  # noqa: PLR0913  # a tokenizer's files, and how each is read
     folder: Path,
-    kinds: Sequence[str],
+    vocab_types: Sequence[str],
     config: Mapping[str, Any],
     rows: int,
     pre: str | None = None,
@@ -45,47 +45,35 @@ def vocabulary(  # noqa: PLR0913  # a tokenizer's files, and how each is read
 ) -> Metadata:
     """Return the `tokenizer.*` keys of a folder's vocabulary.
 
-    kinds: the vocabulary types that the architecture allows, tried in this order: "sentencepiece", "unigram" (as
-    llama.cpp writes it for T5), "fairseq" (the same with XLM-RoBERTa's ids), "bpe", "plain_bpe" (of plain text with
-    byte tokens), "wordpiece", "rwkv", "plamo" (with files of their own); "none": the ids are no text, and no file is
-    read. One that tries SentencePiece before BPE also uses `add_prefix_space` from tokenizer_config.json, as
-    llama.cpp's Llama family does. config: config.json. rows: of the embedding; rows past the vocabulary become
-    `[PAD{id}]`, unused. pre: the pre-tokenizer's GGUF name; None: determined from the structure of tokenizer.json.
-    extra: the architecture's `vocab_keys`; the folder's values win, and a text that is no token is left out.
-    user_defined: of "plain_bpe", tokens that stay visible in decoded text. embed: keep the whole tokenizer.json in
-    `tokenizer.huggingface.json`.
-
-    Raises VocabularyError if there is no tokenizer of these types, it does not fit the embedding, its pre-tokenizer has
-    no name, or its files are invalid.
+    vocab_types: what the architecture allows, tried in this order: "sentencepiece", "unigram" (as llama.cpp writes it
+    for T5), "fairseq" (the same with XLM-RoBERTa's ids), "bpe", "plain_bpe" (of plain text with byte tokens),
+    "wordpiece", "rwkv", "plamo"; "none": the ids are no text, and no file is read. If SentencePiece comes before BPE,
+    `add_prefix_space` of tokenizer_config.json counts, as for llama.cpp's Llama. rows: of the embedding; those after
+    the vocabulary become `[PAD{id}]`, unused. pre: the pre-tokenizer's GGUF name; None: by the structure of
+    tokenizer.json. extra: the architecture's `vocab_keys`; the folder's values win, and texts that are no token are
+    left out. user_defined: for "plain_bpe", tokens that stay visible in decoded text. embed: keep tokenizer.json in
+    `tokenizer.huggingface.json`. Raises VocabularyError without a tokenizer of these types, for one that does not fit
+    the embedding, a pre-tokenizer without a name, and invalid files.
     """
-    if "none" in kinds:
+    if "none" in vocab_types:
         return Metadata({Keys.Tokenizer.MODEL: "none"})
     try:
-        files, kind = _files(folder, kinds)
-        if pre is not None and pre_tokenizer(pre).name != "default" and kind not in ("wordpiece", "bpe"):
-            raise VocabularyError(f"the vocabulary in {folder} is {kind}: it has no pre-tokenizer", "leave out --pre")
+        files, vocab_type = _files(folder, vocab_types)
+        if pre is not None and pre_tokenizer(pre).name != "default" and vocab_type not in ("wordpiece", "bpe"):
+            raise VocabularyError(
+                f"the vocabulary in {folder} is {vocab_type}: it has no pre-tokenizer", "leave out --pre"
+            )
         metadata = Metadata()
-        prefix = files.config.get("add_prefix_space")
-        configured = kinds[0] == "sentencepiece" if kind == "bpe" else kind not in MODEL_TYPES and "bpe" in kinds
-        if configured and isinstance(prefix, bool):
+        by_bpe = vocab_types[0] == "sentencepiece" if vocab_type == "bpe" else vocab_type not in MODEL_TYPES
+        if by_bpe and "bpe" in vocab_types and isinstance(prefix := files.config.get("add_prefix_space"), bool):
             metadata[Keys.Tokenizer.ADD_PREFIX] = prefix
-        if kind == "wordpiece":
+        if vocab_type == "wordpiece":
             metadata[Keys.Tokenizer.TOKEN_TYPE_COUNT] = config.get("type_vocab_size") or 1
-            write_wordpiece(metadata, files, rows, pre)
-        elif kind == "plain_bpe":
-            write_plain_bpe(metadata, files, rows, user_defined)
-        elif kind == "bpe":
-            write_bpe(metadata, files, rows, pre)
-        elif kind == "rwkv":
-            rwkv.write_rwkv(metadata, folder, rows)
-        elif kind == "plamo":
-            plamo.write_plamo(metadata, files, rows)
-        else:
-            write_sentencepiece(metadata, files, rows, kind)
+        _write_tokens(metadata, files, vocab_type, rows, pre, user_defined)
         _check_usable(metadata, folder)
-        write_special(metadata, files, config, generation_config or {}, rows, kind)
+        write_special(metadata, files, config, generation_config or {}, rows, vocab_type)
         write_templates(metadata, files)
-        _write_rest(metadata, files, config, kind, extra or {})
+        _write_rest(metadata, files, config, vocab_type, extra or {})
         write_ends(metadata, config, generation_config or {})
         _write_no_bos(metadata)
         _write_lost_tokens(metadata, files)
@@ -104,6 +92,24 @@ def vocabulary(  # noqa: PLR0913  # a tokenizer's files, and how each is read
         ) from error
 
 
+def _write_tokens(
+    metadata: Metadata, files: TokenizerFiles, vocab_type: str, rows: int, pre: str | None, user_defined: Iterable[str]
+) -> None:
+    """Write the tokens of a vocabulary of this type, with their types and scores."""
+    if vocab_type == "wordpiece":
+        write_wordpiece(metadata, files, rows, pre)
+    elif vocab_type == "plain_bpe":
+        write_plain_bpe(metadata, files, rows, user_defined)
+    elif vocab_type == "bpe":
+        write_bpe(metadata, files, rows, pre)
+    elif vocab_type == "rwkv":
+        rwkv.write_rwkv(metadata, files.folder, rows)
+    elif vocab_type == "plamo":
+        plamo.write_plamo(metadata, files, rows)
+    else:
+        write_sentencepiece(metadata, files, rows, vocab_type)
+
+
 def add_control_tokens(words: Metadata, names: Sequence[str], score: float = NEVER) -> None:
     """Append control tokens after all others, with that score if tokens have scores.
 
@@ -120,25 +126,25 @@ def add_control_tokens(words: Metadata, names: Sequence[str], score: float = NEV
         words[Keys.Tokenizer.SCORES] = [*words[Keys.Tokenizer.SCORES], *[score] * len(names)]
 
 
-def _files(folder: Path, kinds: Sequence[str]) -> tuple[TokenizerFiles, str]:
+def _files(folder: Path, vocab_types: Sequence[str]) -> tuple[TokenizerFiles, str]:
     """Return the folder's files and the first vocabulary type that fits them."""
     files = TokenizerFiles.read(folder)
-    kind = next((kind for kind in kinds if _fits(kind, files)), None)
-    if kind is None and not files.tokenizer:
+    vocab_type = next((vocab_type for vocab_type in vocab_types if _fits(vocab_type, files)), None)
+    if vocab_type is None and not files.tokenizer:
         files = files.converted()
-        kind = next((kind for kind in kinds if _fits(kind, files)), None)
-    if kind is not None:
-        return files, kind
+        vocab_type = next((vocab_type for vocab_type in vocab_types if _fits(vocab_type, files)), None)
+    if vocab_type is not None:
+        return files, vocab_type
     raise VocabularyError(
         f"{folder} has no vocabulary of a type that its architecture takes: "
-        f"tokenizer.json has model {files.model_type or 'none'!r}, the architecture takes {', '.join(kinds)}"
+        f"tokenizer.json has model {files.model_type or 'none'!r}, the architecture takes {', '.join(vocab_types)}"
     )
 
 
-def _fits(kind: str, files: TokenizerFiles) -> bool:
-    if kind in OWN_FILES:
-        return (files.folder / OWN_FILES[kind]).is_file()
-    return files.model_type == MODEL_TYPES[kind] if kind in MODEL_TYPES else is_sentencepiece(files)
+def _fits(vocab_type: str, files: TokenizerFiles) -> bool:
+    if vocab_type in OWN_FILES:
+        return (files.folder / OWN_FILES[vocab_type]).is_file()
+    return files.model_type == MODEL_TYPES[vocab_type] if vocab_type in MODEL_TYPES else is_sentencepiece(files)
 
 
 def _check_usable(metadata: Metadata, folder: Path) -> None:
@@ -161,22 +167,24 @@ def _check_unicode(metadata: Metadata, folder: Path) -> None:
                 raise VocabularyError(f"{folder}: {key} would have {text!r}, half a pair of UTF-16") from error
 
 
-def _write_rest(metadata: Metadata, files: TokenizerFiles, config: Mapping[str, Any], kind: str, extra: Extra) -> None:
+def _write_rest(
+    metadata: Metadata, files: TokenizerFiles, config: Mapping[str, Any], vocab_type: str, extra: Extra
+) -> None:
     """Write the keys that follow special tokens and templates."""
-    if kind == "wordpiece":
+    if vocab_type == "wordpiece":
         write_normalizer(metadata, files)
-    elif kind == "fairseq":
+    elif vocab_type == "fairseq":
         metadata[Keys.Tokenizer.TOKEN_TYPE_COUNT] = config.get("type_vocab_size") or 1
-    elif kind == "bpe":
+    elif vocab_type == "bpe":
         if files.tokenizer and Keys.Tokenizer.ADD_BOS not in metadata:
             # Nothing in the folder adds a first token, though the pre-tokenizer's name may imply one.
             metadata[Keys.Tokenizer.ADD_BOS] = False
         if "type_vocab_size" in config:
             metadata[Keys.Tokenizer.TOKEN_TYPE_COUNT] = config["type_vocab_size"]
         write_lost_structure(metadata, files)
-    elif kind == "rwkv":
+    elif vocab_type == "rwkv":
         rwkv.write_roles(metadata, len(metadata[Keys.Tokenizer.LIST]))
-    elif kind == "plamo":
+    elif vocab_type == "plamo":
         plamo.write_roles(metadata, files)
     elif Keys.Tokenizer.ADD_PREFIX not in metadata and not puts_space_in_front(files):
         metadata[Keys.Tokenizer.ADD_PREFIX] = False

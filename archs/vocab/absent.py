@@ -47,9 +47,9 @@ def assumed_id(metadata: Mapping[str, Any], key: str, size: int) -> int | None:
 
     key: of the id.
     """
-    kind, role = metadata.get(Keys.Tokenizer.MODEL), ROLE_OF.get(key, "")
-    number = IDS.get(str(kind), {}).get(role)
-    if role == "bos" and kind == GPT2 and metadata.get(Keys.Tokenizer.PRE) in NO_BOS:
+    model, role = metadata.get(Keys.Tokenizer.MODEL), ROLE_OF.get(key, "")
+    number = IDS.get(str(model), {}).get(role)
+    if role == "bos" and model == GPT2 and metadata.get(Keys.Tokenizer.PRE) in NO_BOS:
         return None
     return number if number is not None and number < size else None
 
@@ -72,23 +72,23 @@ def assumed(metadata: Mapping[str, Any]) -> Iterator[Assumed]:
 
 def _assumptions(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     """Yield key, value, and what may be wrong with it: "" if hardly anything."""
-    kind = str(metadata.get(Keys.Tokenizer.MODEL))
+    model = str(metadata.get(Keys.Tokenizer.MODEL))
     if Keys.Tokenizer.LIST not in metadata:
         return
     size = len(metadata[Keys.Tokenizer.LIST])
-    if kind == GPT2 and Keys.Tokenizer.PRE not in metadata:
+    if model == GPT2 and Keys.Tokenizer.PRE not in metadata:
         yield (Keys.Tokenizer.PRE, "default", "text may be cut by rules that are not this model's")
     if Keys.Tokenizer.TOKEN_TYPE not in metadata:
         why = "every token counts as ordinary text, unless it is called like one that ends a text or marks a gap"
         yield (Keys.Tokenizer.TOKEN_TYPE, int(TokenType.NORMAL), why)
-    if kind in (LLAMA, T5, PLAMO) and Keys.Tokenizer.SCORES not in metadata:
+    if model in (LLAMA, T5, PLAMO) and Keys.Tokenizer.SCORES not in metadata:
         yield (Keys.Tokenizer.SCORES, 0.0, "no piece of text is preferred to another")
-    for role in IDS.get(kind, {}):
+    for role in IDS.get(model, {}):
         number = metadata.get(SPECIAL_TOKENS[role])
         missing = number is None or not 0 <= int(number) < size
         if missing and (usual := assumed_id(metadata, SPECIAL_TOKENS[role], size)) is not None:
             why = "" if number is None else f"the file's own, {number}, is no token"
             yield (SPECIAL_TOKENS[role], usual, why)
-    for key, kinds in FLAGS.items():
-        if kind in kinds and key not in metadata:
+    for key, models in FLAGS.items():
+        if model in models and key not in metadata:
             yield (key, assumed_flag(metadata, key), "")

@@ -40,8 +40,8 @@ class Around:
         """Return whether both treat texts alike; pairs matter only if something ends a text, in models that read
         pairs.
         """
-        alone = (self.before, self.after) == (other.before, other.after)
-        return alone and (not self.after or replace(self, before=(), after=()) == replace(other, before=(), after=()))
+        single = (self.before, self.after) == (other.before, other.after)
+        return single and (not self.after or replace(self, before=(), after=()) == replace(other, before=(), after=()))
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ def roles_of(tokens: TokenList) -> Roles:
     """Return the roles by a file's flags and ids, and the defaults of absent ones (`absent.py`)."""
     bos = _first(tokens.stated(Keys.Tokenizer.BOS_ID), tokens.stated(CLS_ID), tokens.id(Keys.Tokenizer.BOS_ID))
     sep = tokens.stated(Keys.Tokenizer.SEP_ID)
-    if tokens.kind == BERT:
+    if tokens.model == BERT:
         return Roles(bos, _bert_end(tokens), sep, True, True, False)
     eos = _first(tokens.stated(Keys.Tokenizer.EOS_ID), sep, tokens.id(Keys.Tokenizer.EOS_ID))
-    names = tokens.kind in (GPT2, "gemma4")
+    names = tokens.model in (GPT2, "gemma4")
     pre = pre_tokenizer(pre_name(tokens)) if names else None
     add_bos = tokens.flag(Keys.Tokenizer.ADD_BOS, pre.add_bos if pre else None) or (pre is not None and pre.always_bos)
     add_sep = tokens.flag(Keys.Tokenizer.ADD_SEP, pre.add_sep if pre else None)
@@ -79,7 +79,7 @@ def roles_of(tokens: TokenList) -> Roles:
 
 def pre_name(tokens: TokenList) -> str:
     """Return the name of a BPE vocabulary's pre-tokenizer; for Gemma 4's files it follows from the model's name."""
-    return "gemma4" if tokens.kind == "gemma4" else tokens.metadata.get(Keys.Tokenizer.PRE) or "default"
+    return "gemma4" if tokens.model == "gemma4" else tokens.metadata.get(Keys.Tokenizer.PRE) or "default"
 
 
 def _bert_end(tokens: TokenList) -> int | None:
@@ -137,7 +137,7 @@ def processed(tokenizer: LayerSpec, places: Mapping[str, int], where: str, size:
 
     Raises VocabularyError if it does anything else, or uses tokens that do not exist.
     """
-    found = Around()
+    result = Around()
     blocks = [block for block in parts(tokenizer, "post_processor") if block["type"] != "ByteLevel"]
     if len(blocks) > 1:
         names = ", then ".join(block["type"] for block in blocks)
@@ -145,16 +145,16 @@ def processed(tokenizer: LayerSpec, places: Mapping[str, int], where: str, size:
     for block in blocks:
         if block["type"] == "TemplateProcessing":
             single, pair = (_sides(block, name, places, where) for name in ("single", "pair"))
-            found = Around(single[0], single[-1], pair[0], pair[1], pair[-1])
+            result = Around(single[0], single[-1], pair[0], pair[1], pair[-1])
         elif block["type"] in ("BertProcessing", "RobertaProcessing"):
             begin, end = (int(block["cls"][1]),), (int(block["sep"][1]),)
-            found = Around(begin, end, begin, end * (1 + (block["type"] == "RobertaProcessing")), end)
+            result = Around(begin, end, begin, end * (1 + (block["type"] == "RobertaProcessing")), end)
         else:
-            raise VocabularyError(f"{where} has a post-processor {block['type']!r}, of a kind that is not known", HINT)
-    used = {number for ids in vars(found).values() for number in ids}
+            raise VocabularyError(f"{where} has a post-processor {block['type']!r}, which is not known", HINT)
+    used = {number for ids in vars(result).values() for number in ids}
     if wrong := sorted(number for number in used if not 0 <= number < size):
         raise VocabularyError(f"{where} puts token {wrong[0]} around texts, but there are {size} tokens")
-    return found
+    return result
 
 
 def _sides(block: LayerSpec, name: str, places: Mapping[str, int], where: str) -> list[Ids]:

@@ -36,9 +36,9 @@ def write_plain_bpe(metadata: Metadata, files: TokenizerFiles, rows: int, user_d
     """
     tokens, roles = listed_tokens(files, rows, bytes_too=True), set(files.special_texts())
     roles.add("<mask>")  # implicit in Gemma's tokenizer class
-    kinds = dict.fromkeys(roles, TokenType.CONTROL) | dict.fromkeys(user_defined, TokenType.USER_DEFINED)
+    types = dict.fromkeys(roles, TokenType.CONTROL) | dict.fromkeys(user_defined, TokenType.USER_DEFINED)
     for row, token in files.added.items():
-        tokens.put(row, token.content, kinds.get(token.content, TokenType.NORMAL))
+        tokens.put(row, token.content, types.get(token.content, TokenType.NORMAL))
     tokens.scores = [ADDED_SCORE] * len(tokens.scores)
     tokens.write(metadata, "gemma4", "", scores=True)
     write_merges(metadata, files)
@@ -68,24 +68,24 @@ def write_lost_structure(metadata: Metadata, files: TokenizerFiles) -> None:
     """Write what tokenizer.json has and the pre-tokenizer's name does not imply: normalizer, ignored merges, first
     space.
     """
-    found = structure(files.tokenizer)
+    own = structure(files.tokenizer)
     implied = table().get(metadata[Keys.Tokenizer.PRE])
     if implied is not None and implied.escaped:
         write_escaped(metadata, files)
-    elif implied is None or implied.normalizer == found.normalizer:
+    elif implied is None or implied.normalizer == own.normalizer:
         pass
-    elif found.normalizer in (None, "NFC"):
-        metadata["tokenizer.ggml.normalizer.nfc"] = found.normalizer == "NFC"
+    elif own.normalizer in (None, "NFC"):
+        metadata["tokenizer.ggml.normalizer.nfc"] = own.normalizer == "NFC"
     else:
         metadata[NORMALIZER] = json.dumps(files.tokenizer["normalizer"], ensure_ascii=False)
-    if implied is not None and implied.ignore_merges != found.ignore_merges:
-        metadata["tokenizer.huggingface.ignore_merges"] = found.ignore_merges
-    if found.prefix_space and Keys.Tokenizer.ADD_PREFIX not in metadata:
+    if implied is not None and implied.ignore_merges != own.ignore_merges:
+        metadata["tokenizer.huggingface.ignore_merges"] = own.ignore_merges
+    if own.prefix_space and Keys.Tokenizer.ADD_PREFIX not in metadata:
         metadata[Keys.Tokenizer.ADD_PREFIX] = True
     # A space before the text differs from one before each piece; and tokenizer_config.json may ask for one or none,
     # against tokenizer.json.
     adds = bool(metadata.get(Keys.Tokenizer.ADD_PREFIX, False))
-    if implied is not None and not found.raw and (found.prefix_space or adds):
+    if implied is not None and not own.raw and (own.prefix_space or adds):
         cuts = {"pre_tokenizer": files.tokenizer["pre_tokenizer"]}
         if _cut_by(cuts) != _cut_by({"pre_tokenizer": cutting(implied, adds)}):
             metadata[PRE_TOKENIZER] = json.dumps(files.tokenizer["pre_tokenizer"], ensure_ascii=False)
@@ -93,13 +93,13 @@ def write_lost_structure(metadata: Metadata, files: TokenizerFiles) -> None:
 
 def _cut_by(tokenizer: LayerSpec) -> list[LayerSpec]:
     """Return the blocks that split a text, in canonical spelling."""
-    found: list[LayerSpec] = []
+    blocks: list[LayerSpec] = []
     for block in parts(tokenizer, "pre_tokenizer"):
         kept = {key: value for key, value in block.items() if key != "trim_offsets"}
         if block["type"] == "Split" and "Regex" in block["pattern"]:
             kept = {**kept, "pattern": canonical(block["pattern"]["Regex"]), "behavior": "", "invert": False}
-        found.append(kept)
-    return found
+        blocks.append(kept)
+    return blocks
 
 
 def write_escaped(metadata: Metadata, files: TokenizerFiles) -> None:

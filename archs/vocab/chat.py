@@ -15,13 +15,13 @@ from quants.errors import VocabularyError
 
 from ..metadata import Metadata
 from ..small_files import read_json_object, read_text
-from ..typed_json import Either, Kind, MapOf, Text, read_fields
+from ..typed_json import Either, FieldType, MapOf, Text, read_fields
 from .files import TokenizerFiles
 
 DEFAULT = "default"
 JINJA, FOLDER = "chat_template.jinja", "additional_chat_templates"
 OF_PROCESSORS = ("processor_config.json", "chat_template.json")  # in this order
-PROCESSOR: dict[str, Kind] = {"chat_template": Either((Text(), MapOf(Text())))}
+PROCESSOR: dict[str, FieldType] = {"chat_template": Either((Text(), MapOf(Text())))}
 
 
 def write_templates(metadata: Metadata, files: TokenizerFiles) -> None:
@@ -41,8 +41,8 @@ def write_templates(metadata: Metadata, files: TokenizerFiles) -> None:
 
 def checkpoint_templates(files: TokenizerFiles) -> dict[str, str]:
     """Return a checkpoint's templates by name, as they become keys. Raises VocabularyError for two of one name."""
-    found = _from_files(files) or files.config.get("chat_template") or _of_processor(files)
-    return {DEFAULT: found} if isinstance(found, str) else _named(found)
+    templates = _from_files(files) or files.config.get("chat_template") or _of_processor(files)
+    return {DEFAULT: templates} if isinstance(templates, str) else _named(templates)
 
 
 def add_template(metadata: Metadata, name: str, text: str) -> None:
@@ -75,8 +75,8 @@ def _of_processor(files: TokenizerFiles) -> Any:
     for name in OF_PROCESSORS:
         path = files.folder / name
         content = read_fields(read_json_object(path, optional=True), PROCESSOR, str(path), VocabularyError)
-        if found := content.get("chat_template"):
-            return found
+        if template := content.get("chat_template"):
+            return template
     return None
 
 

@@ -6,17 +6,17 @@ from typing import Any
 
 from quants.errors import VocabularyError
 
-from ..typed_json import Either, Fields, Flag, Kind, ListOf, MapOf, Text, Whole, read_fields, shown
+from ..typed_json import Either, Fields, FieldType, Flag, ListOf, MapOf, Text, Whole, read_fields, shown
 
 ROLES = ("bos", "eos", "unk", "sep", "pad", "mask", "cls")
 FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
-MOST_ID = 2**31 - 1
-FLAG, TEXT, ID = Flag(), Text(), Whole(0, MOST_ID)
+MAX_ID = 2**31 - 1
+FLAG, TEXT, ID = Flag(), Text(), Whole(0, MAX_ID)
 
 TOKEN = Fields({"id": ID, "content": TEXT, **dict.fromkeys(FLAGS, FLAG)})
 NAMED = Either((TEXT, TOKEN))  # a token by its text, or with all its properties
 BLOCK = Fields({"type": TEXT})
-CONFIG: dict[str, Kind] = {
+CONFIG: dict[str, FieldType] = {
     **{f"{role}_token": NAMED for role in ROLES},
     **{f"add_{role}_token": FLAG for role in ROLES},
     "added_tokens_decoder": MapOf(TOKEN, r"\d{1,10}"),
@@ -26,7 +26,7 @@ CONFIG: dict[str, Kind] = {
     "tokenizer_class": TEXT,
     "chat_template": Either((TEXT, ListOf(Fields({"name": TEXT, "template": TEXT})), MapOf(TEXT))),
 }
-TOKENIZER: dict[str, Kind] = {
+TOKENIZER: dict[str, FieldType] = {
     "added_tokens": ListOf(TOKEN),
     "model": Fields(
         {
@@ -87,10 +87,10 @@ def check_ids(vocabulary: Mapping[str, Any], file: str, unique: bool = False) ->
     """Return tokens and their ids, such as added_tokens.json. unique: no two may share an id. Raises
     VocabularyError.
     """
-    wrong = next((text for text, id in vocabulary.items() if type(id) is not int or not 0 <= id <= MOST_ID), None)
+    wrong = next((text for text, id in vocabulary.items() if type(id) is not int or not 0 <= id <= MAX_ID), None)
     if wrong is not None:
         raise VocabularyError(
-            f"{file}: token {shown(wrong)} has the id {shown(vocabulary[wrong])}; a whole number from 0 to {MOST_ID} "
+            f"{file}: token {shown(wrong)} has the id {shown(vocabulary[wrong])}; a whole number from 0 to {MAX_ID} "
             "was expected"
         )
     if unique and len(owners := {number: text for text, number in vocabulary.items()}) < len(vocabulary):

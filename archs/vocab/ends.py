@@ -43,15 +43,15 @@ SPECIAL = (TokenType.CONTROL, TokenType.USER_DEFINED)
 ENDS = {"<|eot_id|>": ("<|end_of_text|>", "<|eom_id|>"), "<|user|>": ("<|endoftext|>", "<|observation|>")}
 
 
-def said_ends(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Any:
+def stated_ends(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Any:
     """Return `eos_token_id` of generation_config.json, which goes before that of config.json."""
-    said = generation.get("eos_token_id")
-    return config.get("eos_token_id") if said is None else said
+    ids = generation.get("eos_token_id")
+    return config.get("eos_token_id") if ids is None else ids
 
 
-def listed_ids(said: Any, rows: int) -> list[int]:
+def listed_ids(ids: Any, rows: int) -> list[int]:
     """Return those ids of a config's `eos_token_id`, a number or a list, that the vocabulary has."""
-    every = said if isinstance(said, list) else [said]
+    every = ids if isinstance(ids, list) else [ids]
     numbers = (number for number in every if isinstance(number, int) and not isinstance(number, bool))
     return list(dict.fromkeys(number for number in numbers if 0 <= number < rows))
 
@@ -62,15 +62,15 @@ def write_ends(metadata: Metadata, config: Mapping[str, Any], generation: Mappin
     A single id of ordinary text, such as "#", is a default of the model's class, and left out.
     """
     tokens, types = metadata[Keys.Tokenizer.LIST], metadata[Keys.Tokenizer.TOKEN_TYPE]
-    said, stated = said_ends(config, generation), _stated(metadata)
-    listed = [number for number in listed_ids(said, len(tokens)) if isinstance(said, list) or types[number] in SPECIAL]
+    ids, stated = stated_ends(config, generation), _stated(metadata)
+    listed = [number for number in listed_ids(ids, len(tokens)) if isinstance(ids, list) or types[number] in SPECIAL]
     left = [number for number in listed if number not in stated and as_text(tokens[number]) not in TEXTS]
     names = set(map(as_text, tokens)) if left else set()
     for key, taken in FREE.items():
         if left and key not in metadata and not names & taken:
             metadata[key] = left.pop(0)
-    found = ends(metadata)
-    if not {*listed} <= {*(found if isinstance(found, list) else [found])}:
+    implied = ends(metadata)
+    if not {*listed} <= {*(implied if isinstance(implied, list) else [implied])}:
         metadata[LISTED] = listed
 
 
@@ -99,10 +99,10 @@ def ends(metadata: Mapping[str, Any]) -> int | list[int] | None:
     texts, types = metadata[Keys.Tokenizer.LIST], metadata.get(Keys.Tokenizer.TOKEN_TYPE, ())
     control = set(np.flatnonzero(np.asarray(types) == TokenType.CONTROL.value).tolist())
     named = {int(metadata[key]) for key in (Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID) if key in metadata}
-    found = {int(eos), *(named & control)}
-    others = [other for row in found & control for other in ENDS.get(as_text(texts[row]), ())]
-    found |= {row for row in control if as_text(texts[row]) in others} if others else set()
-    ordered = sorted(found) if eos in control else [int(eos), *sorted(found - {int(eos)})]
+    ids = {int(eos), *(named & control)}
+    others = [other for row in ids & control for other in ENDS.get(as_text(texts[row]), ())]
+    ids |= {row for row in control if as_text(texts[row]) in others} if others else set()
+    ordered = sorted(ids) if eos in control else [int(eos), *sorted(ids - {int(eos)})]
     return ordered if len(ordered) > 1 else ordered[0]
 
 

@@ -64,8 +64,8 @@ class TokenizerFiles:
             folder / "special_tokens_map.json": read_tokenizer_config,
             folder / "added_tokens.json": check_ids,
         }
-        found = [read(read_json_object(path, optional=True), str(path)) for path, read in readers.items()]
-        files = TokenizerFiles(folder, *found)
+        contents = [read(read_json_object(path, optional=True), str(path)) for path, read in readers.items()]
+        files = TokenizerFiles(folder, *contents)
         if not files.tokenizer:
             files = replace(files, tokenizer=_from_plain_files(files))
             check_model(files.tokenizer.get("model", {}), f"the tokenizer of {folder}")
@@ -121,16 +121,16 @@ class TokenizerFiles:
 
 def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
     """Return the tokenizer.json equivalent to plain files; empty if there are none."""
-    kind = str(files.config.get("tokenizer_class", "")).removesuffix("Fast")
+    tokenizer_class = str(files.config.get("tokenizer_class", "")).removesuffix("Fast")
     folder, normalizer = files.folder, None
     model_type = read_json_object(folder / "config.json", optional=True).get("model_type")
-    is_gpt2 = kind == "GPT2Tokenizer" or (not kind and model_type not in NOT_GPT2)
+    is_gpt2 = tokenizer_class == "GPT2Tokenizer" or (not tokenizer_class and model_type not in NOT_GPT2)
     if is_gpt2 and (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         model = {"type": "BPE", "vocab": read_json_object(folder / "vocab.json"), "merges": _merges(folder)}
         cutting = closing = byte_level(bool(files.config.get("add_prefix_space", False)))
     elif ranked := from_ranked_files(folder, read_json_object(folder / "tekken.json", optional=True), files.config):
         return ranked
-    elif kind in ("", "BertTokenizer", "DistilBertTokenizer") and (folder / "vocab.txt").is_file():
+    elif tokenizer_class in ("", "BertTokenizer", "DistilBertTokenizer") and (folder / "vocab.txt").is_file():
         words = read_text(folder / "vocab.txt").removesuffix("\n").split("\n")
         model = {"type": "WordPiece", "vocab": {word.rstrip("\r"): i for i, word in enumerate(words)}}
         lowercase, accents = files.config.get("do_lower_case", True), files.config.get("strip_accents")

@@ -30,7 +30,7 @@ class TokenList:
     metadata: Mapping[str, Any]
 
     @property
-    def kind(self) -> str:
+    def model(self) -> str:
         """Return `tokenizer.ggml.model`."""
         return str(self.metadata.get(Keys.Tokenizer.MODEL))
 
@@ -48,7 +48,7 @@ class TokenList:
         texts.
         """
         if Keys.Tokenizer.TOKEN_TYPE not in self.metadata:
-            has_bytes = self.kind in ("llama", "gemma4", "plamo2")
+            has_bytes = self.model in ("llama", "gemma4", "plamo2")
             types = [TokenType.BYTE if has_bytes and BYTE.fullmatch(text) else TokenType.NORMAL for text in self.texts]
             return np.array(types, np.int32)
         return self._of_each(Keys.Tokenizer.TOKEN_TYPE, "types", np.int32)
@@ -75,10 +75,10 @@ class TokenList:
     @property
     def normalizes(self) -> bool:
         """Return whether a text goes through a normalizer that may create or destroy matches of added tokens."""
-        return self.kind == "bert" or NORMALIZER in self.metadata
+        return self.model == "bert" or NORMALIZER in self.metadata
 
     @cached_property
-    def found_normalized(self) -> dict[int, AddedToken]:
+    def matched_normalized(self) -> dict[int, AddedToken]:
         """Return the added tokens matched in normalized text: non-special ones that are marked so. The vocabulary's
         model matches them.
         """
@@ -124,12 +124,12 @@ class TokenList:
     def block(self, key: str) -> Any:
         """Return a block of tokenizer.json stored under a key; None for none. Raises VocabularyError."""
         try:
-            found = parse_json(self.metadata.get(key, "null"))
+            content = parse_json(self.metadata.get(key, "null"))
         except ValueError as error:
             raise VocabularyError(f"{key} is not JSON: {error}") from error
-        if found is not None and not isinstance(found, dict):
-            raise VocabularyError(f"{key} is {shown(found)}; a block of tokenizer.json was expected")
-        return found
+        if content is not None and not isinstance(content, dict):
+            raise VocabularyError(f"{key} is {shown(content)}; a block of tokenizer.json was expected")
+        return content
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         """Return a flag from the metadata. default: if absent; None: the default of `absent.py`."""

@@ -102,7 +102,7 @@ class Listed(Protocol):
     """The part of `TokenList` used here."""
 
     @property
-    def kind(self) -> str: ...
+    def model(self) -> str: ...
     @property
     def metadata(self) -> Mapping[str, Any]: ...
     @property
@@ -149,7 +149,7 @@ def made_by_merges(tokens: Listed, rows: Collection[int]) -> set[int]:
     """Return those of some tokens that merges can produce."""
     if not rows:
         return set()
-    if tokens.kind in ("llama", "t5"):
+    if tokens.model in ("llama", "t5"):
         known = set(tokens.texts)
         return {row for row in rows if any(left in known and right in known for left, right in cuts(tokens.texts[row]))}
     wanted = {tokens.texts[row].encode(): row for row in rows}
@@ -173,7 +173,7 @@ def _end(tokens: Listed, key: str, types: dict[int, TokenType]) -> int | None:
     if number is None or number in types:
         return number
     if Keys.Tokenizer.TOKEN_TYPE not in tokens.metadata:
-        return None if tokens.kind == "gpt2" else number
+        return None if tokens.model == "gpt2" else number
     return None if tokens.stored_types[number] in (TokenType.NORMAL, TokenType.BYTE) else number
 
 

@@ -38,8 +38,8 @@ def write_plamo(metadata: Metadata, files: TokenizerFiles, rows: int) -> None:
             continue
         if count >= rows:
             raise VocabularyError(f"{path} has a token {count}, but the embedding only {rows} rows", OTHER)
-        text, score, kind = _token(line, f"{path}, line {number}")
-        tokens.put(count, text, kind, score)
+        text, score, token_type = _token(line, f"{path}, line {number}")
+        tokens.put(count, text, token_type, score)
         count += 1
     for row in range(count, rows):
         tokens.put(row, f"[PAD{row - count + 1}]", TokenType.UNUSED, ADDED_SCORE)
@@ -50,21 +50,25 @@ def write_plamo(metadata: Metadata, files: TokenizerFiles, rows: int) -> None:
 def _token(line: str, where: str) -> tuple[str, float, int]:
     """Return a token's text, score and type."""
     try:
-        found: Any = json.loads(line)
+        fields: Any = json.loads(line)
     except ValueError:
-        found = None
-    if not isinstance(found, list) or [type(each) for each in found[:2]] not in ([str, float], [str, int]):
+        fields = None
+    if not isinstance(fields, list) or [type(each) for each in fields[:2]] not in ([str, float], [str, int]):
         expected = "a list of a text, a score and a type was expected"
         raise VocabularyError(f"{where}: {line[:80]!r}; {expected}", hint="fetch it again")
-    text, score, kind = found[0], float(found[1]), TYPES.get(str(found[2]) if found[2:] else "", TokenType.NORMAL)
+    text, score, token_type = (
+        fields[0],
+        float(fields[1]),
+        TYPES.get(str(fields[2]) if fields[2:] else "", TokenType.NORMAL),
+    )
     if not math.isfinite(score):
         raise VocabularyError(f"{where}: the score is {score}; a finite number was expected")
     special = text.startswith("<|plamo:") and text.endswith("|>")
-    return text, score, int(TokenType.CONTROL if special and kind is TokenType.NORMAL else kind)
+    return text, score, int(TokenType.CONTROL if special and token_type is TokenType.NORMAL else token_type)
 
 
 def _check_bytes(path: Path, tokens: Tokens) -> None:
-    known = {text for text, kind in zip(tokens.texts, tokens.types, strict=True) if kind == TokenType.BYTE}
+    known = {text for text, token_type in zip(tokens.texts, tokens.types, strict=True) if token_type == TokenType.BYTE}
     if wrong := next((text for text in sorted(known) if not BYTE.fullmatch(text)), None):
         raise VocabularyError(f"{path}: {wrong!r} is a byte, but none like <0x0A>")
     lost = next((byte for byte in range(256) if f"<0x{byte:02X}>" not in known), None)
@@ -74,12 +78,13 @@ def _check_bytes(path: Path, tokens: Tokens) -> None:
 
 def restored(texts: Sequence[str], scores: Sequence[float], types: Sequence[int]) -> bytes:
     """Return the file of a list of tokens. The four numbers of a line that do not affect tokenization are zero."""
-    kinds = {number: kind for kind, number in TYPES.items()}
+    names = {number: token_type for token_type, number in TYPES.items()}
     lines = [
         json.dumps(
-            [text, float(str(np.float32(score))), kinds.get(TokenType(kind), "NORMAL"), 0, 0, 0, 0], ensure_ascii=False
+            [text, float(str(np.float32(score))), names.get(TokenType(token_type), "NORMAL"), 0, 0, 0, 0],
+            ensure_ascii=False,
         )
-        for text, score, kind in zip(texts, scores, types, strict=False)
+        for text, score, token_type in zip(texts, scores, types, strict=False)
     ]
     return "".join(f"{line}\n" for line in lines).encode()
 

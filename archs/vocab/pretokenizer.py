@@ -90,8 +90,8 @@ def table() -> dict[str, PreTokenizer]:
 
 def pre_tokenizer(name: str) -> PreTokenizer:
     """Return the meaning of `tokenizer.ggml.pre` = name. Raises VocabularyError for an unknown name."""
-    if found := table().get(name):
-        return found
+    if entry := table().get(name):
+        return entry
     known = f"llama.cpp knows {', '.join(sorted(table()))}"
     raise VocabularyError(f"unknown pre-tokenizer {name!r}", did_you_mean(name, table(), known))
 
@@ -122,7 +122,7 @@ def structure(tokenizer: LayerSpec) -> Structure:
     )
 
 
-def name_of(found: Structure, where: str) -> str:
+def name_of(wanted: Structure, where: str) -> str:
     """Return the GGUF name of a structure. where: the file, for the error.
 
     Raises VocabularyError, with the structure and the nearest known one, if none splits text in the same way.
@@ -130,36 +130,38 @@ def name_of(found: Structure, where: str) -> str:
     fitting = [
         name
         for name, entry in table().items()
-        if found.raw in (None, entry.raw) and found.splits in map(_canonical_steps, (entry.steps, *entry.also))
+        if wanted.raw in (None, entry.raw) and wanted.splits in map(_canonical_steps, (entry.steps, *entry.also))
     ]
     if fitting:  # the first of those that agree best otherwise
-        return max(fitting, key=lambda name: [getattr(table()[name], flag) == getattr(found, flag) for flag in TELLING])
-    known = {name: _canonical_steps(entry.steps) for name, entry in table().items() if found.raw in (None, entry.raw)}
-    own = " ".join(found.splits)
+        return max(
+            fitting, key=lambda name: [getattr(table()[name], flag) == getattr(wanted, flag) for flag in TELLING]
+        )
+    known = {name: _canonical_steps(entry.steps) for name, entry in table().items() if wanted.raw in (None, entry.raw)}
+    own = " ".join(wanted.splits)
     matchers = {name: difflib.SequenceMatcher(None, " ".join(cut), own, autojunk=False) for name, cut in known.items()}
     nearest = max(known, key=lambda name: matchers[name].ratio())
     raise VocabularyError(
-        f"{where} has a pre-tokenizer that GGUF has no name for: it cuts {'plain text' if found.raw else 'bytes'} by "
-        f"{_shown(found.splits)}; the nearest known is {nearest!r}, which cuts by {_shown(known[nearest])}",
+        f"{where} has a pre-tokenizer that GGUF has no name for: it cuts {'plain text' if wanted.raw else 'bytes'} by "
+        f"{_shown(wanted.splits)}; the nearest known is {nearest!r}, which cuts by {_shown(known[nearest])}",
         f"pass --pre NAME if you know one that fits, such as --pre {nearest}; with --embed-tokenizer the file also "
         "keeps tokenizer.json itself, which gguftools goes by",
     )
 
 
-def cutting(kind: PreTokenizer, prefix: bool) -> dict[str, Any]:
+def cutting(entry: PreTokenizer, prefix: bool) -> dict[str, Any]:
     """Return the pre_tokenizer of tokenizer.json. prefix: it puts a space before the text."""
-    if kind.name == "whitespace":
+    if entry.name == "whitespace":
         return {"type": "WhitespaceSplit"}
-    *first, last = kind.steps or ("",)
+    *first, last = entry.steps or ("",)
     if last == GPT2 and not first:
         return byte_level(prefix, True)
-    steps = [dict(step) if isinstance(step, Mapping) else split(step) for step in kind.steps]
+    steps = [dict(step) if isinstance(step, Mapping) else split(step) for step in entry.steps]
     for step in steps:
         if step["type"] == "ByteLevel":  # one of several steps: bytes become characters there, and only once
             step["add_prefix_space"] = prefix
             break
     else:
-        steps += [] if kind.raw else [byte_level(prefix, False)]
+        steps += [] if entry.raw else [byte_level(prefix, False)]
     return {"type": "Sequence", "pretokenizers": steps}
 
 

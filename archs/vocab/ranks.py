@@ -13,7 +13,7 @@ from typing import Any
 from quants.errors import VocabularyError
 
 from ..small_files import read_vocabulary
-from ..typed_json import Fields, Flag, Kind, ListOf, Text, Whole, read_fields
+from ..typed_json import Fields, FieldType, Flag, ListOf, Text, Whole, read_fields
 from .blocks import around, byte_level, split
 from .pretokenizer import byte_characters, pre_tokenizer
 
@@ -37,7 +37,7 @@ TEKKEN_SPECIAL = (  # of tekken.json files that do not list their own
 )
 
 LONGEST = 512  # bytes of a word
-TEKKEN: dict[str, Kind] = {
+TEKKEN: dict[str, FieldType] = {
     "config": Fields(
         {"default_num_special_tokens": Whole(0, 1 << 20), "default_vocab_size": Whole(), "pattern": Text()}
     ),
@@ -58,8 +58,8 @@ def from_ranked_files(folder: Path, tekken: Mapping[str, Any], config: Mapping[s
             name = PRE_TOKENIZERS.get(str(config.get("tokenizer_class", "")))
             steps = map(str, pre_tokenizer(name).steps if name else ())
             added = [{"id": int(id), **token} for id, token in (config.get("added_tokens_decoder") or {}).items()]
-            found = _tokenizer_json(ranks, 0, steps, added)
-            return found | {"normalizer": {"type": "NFC"}} if name == "qwen2" else found
+            content = _tokenizer_json(ranks, 0, steps, added)
+            return content | {"normalizer": {"type": "NFC"}} if name == "qwen2" else content
     return {}
 
 
@@ -81,7 +81,7 @@ def _from_tekken(tekken: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_tiktoken(path: Path) -> dict[bytes, int]:
-    """Return lines of a base64 byte string and its rank. Empty for a file of another kind."""
+    """Return lines of a base64 byte string and its rank. Empty for a file of another type."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(read_vocabulary(path).splitlines()):
         text, _, rank = line.partition(b" ")

@@ -81,7 +81,7 @@ def restored(texts: Sequence[str]) -> bytes:
 def _bytes(literal: str) -> bytes | None:
     """Return the bytes of a literal; none if it is neither text nor bytes."""
     try:
-        found = ast.literal_eval(literal)
-        return found.encode() if isinstance(found, str) else found if isinstance(found, bytes) else None
+        value = ast.literal_eval(literal)
+        return value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else None
     except (SyntaxError, ValueError):
         return None

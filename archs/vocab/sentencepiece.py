@@ -37,22 +37,22 @@ def is_sentencepiece(files: TokenizerFiles) -> bool:
     return _model_file(files) is not None or files.model_type == "Unigram" or _rebuilt_bpe(files)
 
 
-def write_sentencepiece(metadata: Metadata, files: TokenizerFiles, rows: int, kind: str) -> None:
+def write_sentencepiece(metadata: Metadata, files: TokenizerFiles, rows: int, vocab_type: str) -> None:
     """Write tokens, scores, types and the model's normalizer.
 
-    kind: "sentencepiece" keeps the added tokens of tokenizer_config.json in a unigram model's list, too, others don't,
-    as llama.cpp for T5; ids of "fairseq" are XLM-RoBERTa's, one more than the model file's, with other special ones.
-    Raises VocabularyError for a damaged model file.
+    vocab_type: "sentencepiece" keeps the added tokens of tokenizer_config.json in a unigram model's list, too, others
+    don't, as llama.cpp for T5; ids of "fairseq" are XLM-RoBERTa's, one more than the model file's, with other special
+    ones. Raises VocabularyError for a damaged model file.
     """
     if path := _model_file(files):
-        _write_model_file(metadata, files, path, rows, kind)
+        _write_model_file(metadata, files, path, rows, vocab_type)
     elif files.model_type == "Unigram":
         _write_unigram_json(metadata, files, rows)
     else:
         _write_bpe_json(metadata, files, rows)
 
 
-def _write_model_file(metadata: Metadata, files: TokenizerFiles, path: Path, rows: int, kind: str) -> None:
+def _write_model_file(metadata: Metadata, files: TokenizerFiles, path: Path, rows: int, vocab_type: str) -> None:
     model = _parse(path)
     _check_pieces(path, model.pieces)
     unigram = model.trainer_spec.model_type == UNIGRAM
@@ -63,9 +63,9 @@ def _write_model_file(metadata: Metadata, files: TokenizerFiles, path: Path, row
         tokens.put(row, piece.piece, type, piece.score)
     for text, row in files.added_json.items():
         tokens.put(row, text, TokenType.USER_DEFINED, ADDED_SCORE)
-    if kind == "sentencepiece" or not unigram:
+    if vocab_type == "sentencepiece" or not unigram:
         tokens.put_added(files.configured, ADDED_SCORE)
-    if kind == "fairseq":
+    if vocab_type == "fairseq":
         tokens = _as_fairseq(tokens)
     tokens.write(metadata, "t5" if unigram else "llama", "default", scores=True)
     spec = model.normalizer_spec
@@ -133,8 +133,8 @@ def _write_bpe_json(metadata: Metadata, files: TokenizerFiles, rows: int) -> Non
     model = files.tokenizer["model"]
     tokens = Tokens.unused(rows, files, max(model["vocab"].values()))
     for text, row in model["vocab"].items():
-        kind = TokenType.BYTE if BYTE.fullmatch(text) else TokenType.NORMAL
-        tokens.put(row, text, kind, -float(len(model["merges"])))
+        token_type = TokenType.BYTE if BYTE.fullmatch(text) else TokenType.NORMAL
+        tokens.put(row, text, token_type, -float(len(model["merges"])))
     for rank, merge in reversed(list(enumerate(model["merges"]))):
         text = "".join(merge.split(" ") if isinstance(merge, str) else merge)
         tokens.put(model["vocab"][text], text, TokenType.NORMAL, -float(rank))

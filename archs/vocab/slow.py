@@ -22,8 +22,8 @@ def tokenizer_by_transformers(folder: Path) -> dict[str, Any]:
     why = "there are no files of one"
     if any(next(folder.glob(pattern), None) for pattern in FILES):
         answer = _answer(folder)
-        if found := answer.get("tokenizer"):
-            return dict(json.loads(found))
+        if content := answer.get("tokenizer"):
+            return dict(json.loads(content))
         why = str(answer.get("error"))
     if "trust_remote_code" in why:
         raise VocabularyError(
@@ -55,8 +55,8 @@ def _bound() -> None:
         import resource
     except ImportError:
         return
-    for kind, limit in ((resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_DATA, BYTES)):
-        resource.setrlimit(kind, (limit, limit))
+    for which, limit in ((resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_DATA, BYTES)):
+        resource.setrlimit(which, (limit, limit))
 
 
 def serve(folder: str) -> None:
@@ -65,8 +65,8 @@ def serve(folder: str) -> None:
     try:
         from transformers import AutoTokenizer  # slow to import
 
-        found = AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True, trust_remote_code=False)
-        answer = {"tokenizer": found.backend_tokenizer.to_str()}
+        tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True, trust_remote_code=False)
+        answer = {"tokenizer": tokenizer.backend_tokenizer.to_str()}
     except Exception as error:  # a tokenizer class may raise anything on files that it refuses
         answer = {"error": str(error) or type(error).__name__}
     sys.stdout.write(f"\n{json.dumps(answer)}\n")

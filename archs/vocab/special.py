@@ -16,7 +16,7 @@ from ..metadata import Metadata
 from ..schema import SPECIAL_TOKENS
 from .blocks import LayerSpec, parts, token_of
 from .checked import ROLES
-from .ends import said_ends
+from .ends import stated_ends
 from .files import TokenizerFiles
 
 # Built into the class of XLM-RoBERTa's tokenizers, if there is no tokenizer.json.
@@ -30,14 +30,15 @@ def write_special(
     config: Mapping[str, Any],
     generation: Mapping[str, Any],
     rows: int,
-    kind: str = "",
+    vocab_type: str = "",
 ) -> None:
-    """Write the ids of special tokens and the add_* flags. Ids beyond `rows` are left out. kind: see `vocabulary`.
+    """Write the ids of special tokens and the add_* flags. Ids beyond `rows` are left out. vocab_type: see
+    `vocabulary`.
 
     Raises VocabularyError for a negative id.
     """
     texts, adds = _special(files)
-    if kind == "fairseq" and not files.tokenizer:
+    if vocab_type == "fairseq" and not files.tokenizer:
         texts, adds = FAIRSEQ | texts, {"bos": True, "eos": True, "sep": True} | adds
     ids: dict[str, int] = {}
     for role, text in texts.items():
@@ -45,10 +46,10 @@ def write_special(
         _fill(ids, role, number, rows)
     for role in texts | dict.fromkeys(ROLES):
         _fill(ids, role, config.get(f"{role}_token_id"), rows)
-    listed = said_ends(config, generation)
+    listed = stated_ends(config, generation)
     _fill(ids, "eos", listed[0] if isinstance(listed, list) and listed else listed, rows)
     tokens = metadata[Keys.Tokenizer.LIST]
-    for role in FAIRSEQ if kind == "fairseq" else ("bos", "eos"):
+    for role in FAIRSEQ if vocab_type == "fairseq" else ("bos", "eos"):
         if role not in ids and texts.get(role) in tokens:
             _fill(ids, role, tokens.index(texts[role]), rows)
     for role, number in ids.items():

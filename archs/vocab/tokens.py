@@ -62,8 +62,8 @@ def missing_bytes(texts: Iterable[str | bytes]) -> list[int]:
     """Return the bytes without a token, if others have one; Gemma's tokenizer.json has the tab itself in place of
     one.
     """
-    found = set(texts)
-    missing = [byte for byte in range(256) if f"<0x{byte:02X}>" not in found and not (byte == 9 and "\t" in found)]
+    known = set(texts)
+    missing = [byte for byte in range(256) if f"<0x{byte:02X}>" not in known and not (byte == 9 and "\t" in known)]
     return missing if len(missing) < 256 else []
 
 

@@ -102,8 +102,8 @@ class _Work:
             names = [tensor.name for tensor in layer.tensors.values() if tensor.name in self.items]
             if any(map(self._wants, names)):
                 found, judged = self._hessians(names), self._hessians(names)
-                layerwise.watch_beside(fitted, aims[0], layer, found)
-                layerwise.watch_beside(held, aims[1], layer, judged)
+                layerwise.watch_differences(fitted, aims[0], layer, found)
+                layerwise.watch_differences(held, aims[1], layer, judged)
                 for name in filter(self._wants, names):
                     self._encode(name, found, judged)
             else:

@@ -176,7 +176,7 @@ class Judge:
 
         for batch in batches:
             with one_thread():
-                logits = head(batch.forward, layerwise.behind_layers(batch))
+                logits = head(batch.forward, layerwise.head_input(batch))
                 if not isinstance(logits, LazyLogits):
                     raise ModelError("a model that predicts no tokens has no divergence to search by")
                 x = logits.x.reshape(batch.forward.texts, batch.forward.length, -1)

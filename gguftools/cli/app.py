@@ -12,19 +12,29 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from . import interruption, terminal
+from .exclusions import contradiction, in_options
 from .help import OwnHelp
 from .inputs import with_standard_input
-from .options import MODEL_ARGUMENTS, MODEL_SPELLINGS, Debug, Quiet, Verbose, panel_of, with_word
+from .options import (
+    MODEL_ARGUMENTS,
+    MODEL_SPELLINGS,
+    Debug,
+    Quiet,
+    Verbose,
+    flat_parameters,
+    option_groups,
+    panel_of,
+    with_groups,
+    with_word,
+)
 from .outputs import output_folder, with_standard_output
 from .usage import (
     ALIASES,
     USAGE_ERROR,
     completed_hint,
-    contradiction,
     explain,
     gathered,
     given_twice,
-    in_options,
     mistaken,
     with_model_as_argument,
 )
@@ -91,9 +101,9 @@ class Command(OwnHelp, TyperCommand):
     """A command, which refuses options that exclude each other."""
 
     @property
-    def panels(self) -> Sequence[str]:
-        """Return titles of the command's own panels, in order."""
-        return getattr(self.callback, "panels", ())
+    def panels(self) -> Mapping[str, Sequence[str]]:
+        """Return the command's own panels in order: titles with the names of options."""
+        return getattr(self.callback, "panels", {})
 
     @property
     def model_argument(self) -> Any:
@@ -108,7 +118,7 @@ class Command(OwnHelp, TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         typed = {name for name in ctx.params if ctx.get_parameter_source(name).name == "COMMANDLINE"}
-        if wrong := contradiction(str(self.name), {name for name in typed if ctx.params[name]}):
+        if wrong := contradiction(self, {name for name in typed if ctx.params[name]}):
             from .ui import usage
 
             usage(*wrong)
@@ -197,7 +207,10 @@ class Commands(OwnHelp, TyperGroup):
 def with_common_options(
     command: Callable[..., None], panels: Mapping[str, Sequence[str]] | None = None
 ) -> Callable[..., None]:
-    """Return the command with the options that all share. panels: titles of its options in help, with their names."""
+    """Return the command with the options that all share, and with groups of options as single ones.
+
+    panels: titles of its options in help, with their names.
+    """
 
     def run(*, quiet: Quiet = False, verbose: Verbose = False, debug: HiddenDebug = False, **options: Any) -> None:
         terminal.quiet |= quiet
@@ -206,14 +219,15 @@ def with_common_options(
         name = command.__name__.replace("_", "-")
         given = with_standard_output(name, with_standard_input(options))
         with _warned(), _logged() if terminal.verbose else nullcontext(), output_folder(name, given):
-            command(**{name: _with_urls(value) for name, value in given.items()})
+            command(**with_groups({name: _with_urls(value) for name, value in given.items()}, groups))
 
     panels = panels or {}
     own, common = (inspect.signature(each, eval_str=True).parameters.values() for each in (command, run))
-    parameters = [with_word(each, panel_of(each.name, panels)) for each in own]
+    groups = option_groups(own)
+    parameters = [with_word(each, panel_of(each.name, panels)) for each in flat_parameters(own)]
     parameters += [each for each in common if each.kind is each.KEYWORD_ONLY]
     functools.update_wrapper(run, command)
-    run.panels = tuple(panels)  # type: ignore[attr-defined]
+    run.panels = panels  # type: ignore[attr-defined]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run

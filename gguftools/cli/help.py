@@ -65,14 +65,21 @@ def by_group(commands: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def by_panel(command: Any, parameters: Iterable[Any]) -> dict[str, list[Any]]:
-    """Return the options among a command's parameters by their panels: those of all commands last."""
+    """Return the options among a command's parameters by their panels: those of all commands last.
+
+    The command's own panels have their options in the order that they are named in, others in that of the parameters.
+    """
     titled = [
         (getattr(each, "rich_help_panel", None) or panel_of(each.name or "", {}) or OPTIONS, each)
         for each in parameters
         if each.param_type_name == "option"
     ]
     others = (title for title, _ in titled if title not in SHARED_PANELS)
-    return _by_title(titled, (OPTIONS, *getattr(command, "panels", ()), *others, *SHARED_PANELS))
+    own: Mapping[str, Sequence[str]] = getattr(command, "panels", {})
+    found = _by_title(titled, (OPTIONS, *own, *others, *SHARED_PANELS))
+    for title in own.keys() & found.keys():
+        found[title].sort(key=lambda option: own[title].index(option.name))
+    return found
 
 
 def _by_title(entries: Iterable[tuple[str, T]], titles: Iterable[str]) -> dict[str, list[T]]:

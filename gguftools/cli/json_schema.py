@@ -20,6 +20,24 @@ SIMPLE: Mapping[Any, dict[str, Any]] = {
 }
 
 
+def schema(command: str | None = None) -> dict[str, Any]:
+    """Return the JSON Schema of what a command prints with --json; without a command, of all of them by name.
+
+    Raises OptionError for a command that does not exist, or has no --json.
+    """
+    from quants.errors import OptionError
+    from quants.spelling import did_you_mean, quote
+
+    from .json_types import PRINTED
+
+    if command is None:
+        return {name: command_schema(name, results) for name, results in PRINTED.items()}
+    if command not in PRINTED:
+        hint = did_you_mean(str(command), PRINTED) or "see gguftools --help"
+        raise OptionError(f"there is no command {quote(command)} with --json", hint)
+    return command_schema(command, PRINTED[command])
+
+
 def command_schema(command: str, results: tuple[Any, ...]) -> dict[str, Any]:
     """The schema of a command's output. results: the types that it may print, by what it is asked for."""
     found = [_versioned(schema_of(each)) for each in results]

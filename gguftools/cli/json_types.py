@@ -10,16 +10,16 @@ applicable"; shares are numbers from 0 to 1; times are in seconds. Each printed 
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
+from ..conversion.demo import Row
 from ..conversion.export import ExportReport
-from ..demo import Row
 from ..inspection.audits.finding import Finding
 from ..inspection.catalogue import ArchitectureInfo, FormatInfo
 from ..inspection.compare import TensorDifference
-from ..inspection.digests import CheckReport
+from ..inspection.digests import ManifestCheck
 from ..inspection.drafting import DraftingReport
 from ..inspection.graph import ModelGraph
 from ..inspection.validation import ValidationReport
-from ..lab.drafts import AtTemperature
+from ..lab.drafts import TemperatureFigures
 from ..lab.graph_values import Comparison
 from ..lab.reproduction import Attestation, TensorCheck, Verification
 from ..measurement.divergence_report import Text
@@ -507,7 +507,7 @@ class Draft(TypedDict):
     offered: float | None
     agreement: float | None
     runs: dict[str, Any] | None
-    temperatures: list[AtTemperature]
+    temperatures: list[TemperatureFigures]
     possible: bool
 
 
@@ -631,7 +631,7 @@ PRINTED: Mapping[str, tuple[Any, ...]] = {  # by command: what it prints, one ob
     "gpu-split": (GpuSplit,),
     "graft": (Graft,),
     "graph": (ModelGraph, NodeValues, Comparison),
-    "hash": (list[Digest], list[CheckReport]),
+    "hash": (list[Digest], list[ManifestCheck]),
     "imatrix": (Imatrix,),
     "imatrix-info": (ImatrixInfo, list[ImatrixInfo]),
     "merge": (Shards,),

@@ -1,11 +1,13 @@
 """Options that several commands have, each with one meaning; their value names, panels and completion.
 
-A text in place of an Option is an Option with this help.
+A text in place of an Option is an Option with this help. A parameter whose type is a dataclass is a group: each field
+is an option of the command, and the command gets an object of them.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
@@ -166,6 +168,29 @@ def parser(name: str) -> Callable[[str], Any]:
 def panel_of(name: str, own: Mapping[str, Sequence[str]]) -> str | None:
     """Return the panel of a parameter; own: the panels of its command."""
     return next((title for title, names in {**SHARED_PANELS, **own}.items() if name in names), None)
+
+
+def option_groups(parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
+    """Return the groups of options among a command's parameters: their dataclasses by name."""
+    return {each.name: each.annotation for each in parameters if is_dataclass(each.annotation)}
+
+
+def flat_parameters(parameters: Iterable[inspect.Parameter]) -> Iterator[inspect.Parameter]:
+    """Yield a command's parameters, all as keywords; in place of a group its fields."""
+    for each in parameters:
+        if not is_dataclass(each.annotation):
+            yield each.replace(kind=each.KEYWORD_ONLY)
+            continue
+        for field in fields(each.annotation):
+            default = each.empty if field.default is MISSING else field.default
+            yield inspect.Parameter(field.name, each.KEYWORD_ONLY, default=default, annotation=field.type)
+
+
+def with_groups(given: Mapping[str, Any], groups: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of options with those of each group as one object."""
+    own = {name: group(**{each.name: given[each.name] for each in fields(group)}) for name, group in groups.items()}
+    grouped = {each.name for group in groups.values() for each in fields(group)}
+    return {name: value for name, value in given.items() if name not in grouped} | own
 
 
 def with_word(parameter: inspect.Parameter, panel: str | None = None) -> inspect.Parameter:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .usage import flag
+from .exclusions import flag
 
 WRITTEN = ("output", "html", "plot", "save", "save_base", "record", "merge")  # parameters that name what is written
 PRINTED = ("embed", "hash")  # print what they would write where --output is not given, or is -

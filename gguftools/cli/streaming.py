@@ -4,9 +4,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..metadata.visible import visible
 from . import interruption
@@ -23,7 +22,9 @@ def stream(generations: "Iterable[Generation]", model: Path, count: int, as_json
 
     Where one breaks off, by Ctrl-C or an error, what came until then is printed before that goes on.
     """
-    done: list[dict[str, Any]] = []
+    from ..models.generating import GenerationReport, report_of
+
+    done: list[GenerationReport] = []
     start = time.perf_counter()
     try:
         for generation in generations:
@@ -37,13 +38,13 @@ def stream(generations: "Iterable[Generation]", model: Path, count: int, as_json
             finally:
                 broken = generation.stop_reason is None
                 rest = generation.finish()
-                done.append(_described(generation, model, broken))
+                done.append(report_of(generation, model, broken))
                 if not as_json:
                     _write(rest + "\n")
             if not as_json:
                 note(_speeds(generation))
         if not as_json and len(done) > 1:
-            tokens, seconds = sum(len(each["tokens"]) for each in done), time.perf_counter() - start
+            tokens, seconds = sum(len(each.tokens) for each in done), time.perf_counter() - start
             note(f"all: {len(done)} texts of {_tokens(tokens)}, {tokens / seconds:.1f}/s with their prompts")
     finally:
         if as_json and done:
@@ -74,28 +75,6 @@ def _write(text: str) -> None:
     if text:
         sys.stdout.write(visible(text, KEPT) if sys.stdout.isatty() else text)
         sys.stdout.flush()
-
-
-def _described(generation: "Generation", model: Path, broken: bool) -> dict[str, Any]:
-    described = {
-        "file": str(model),
-        "prompt_tokens": generation.prompt_tokens,
-        "tokens": generation.tokens,
-        "text": generation.text,
-        "stop_reason": "interrupted" if broken else generation.stop_reason,
-        "stopped_by": generation.stopped_by,
-        "prefill_seconds": generation.prefill_seconds,
-        "decode_seconds": generation.decode_seconds,
-        "prefill_tokens_per_second": generation.prefill_speed,
-        "decode_tokens_per_second": generation.decode_speed,
-        "cache_bytes": generation.cache_bytes,
-        **(asdict(generation.speculated) if generation.speculated else {}),
-    }
-    if generation.sampler.sampling.logprobs is not None:
-        described["logprobs"] = [each.as_dict() for each in generation.logprobs]
-    if generation.prompt_logprobs:
-        described["prompt_logprobs"] = [each and each.as_dict() for each in generation.prompt_logprobs]
-    return described
 
 
 def _speeds(generation: "Generation") -> str:

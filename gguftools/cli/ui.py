@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from quants.arguments import PathLike
+
     from ..conversion.shards import ShardsReport
     from ..io.stores.pieces import Traffic
+    from ..models.model import Model
     from ..quantization.imatrix import ImportanceMatrix
     from ..quantization.imatrix_doctor import Finding
     from ..writing.report import QuantizeReport, TensorReport
@@ -143,6 +146,23 @@ def note_slow_products(threads: int | None) -> None:
 
     if found := hindrance(thread_count(threads)):
         note(f"note: {found}")
+
+
+def warn_of_context(model: "PathLike | Model", ctx: int | None) -> bool:
+    """Warn of a context longer than the model was trained with; return True if it is."""
+    from ..measurement.perplexity import context_warning
+
+    warning = None if ctx is None else context_warning(model, ctx)
+    if warning:
+        note(f"warning: {warning}")
+    return bool(warning)
+
+
+def note_before_running(model: "Model", threads: int | None, ctx: int | None = None) -> None:
+    """Print what a user should know before a model runs: slow products, differences from llama.cpp, a long context."""
+    note_slow_products(threads)
+    note_differences(model.metadata)
+    warn_of_context(model, ctx)
 
 
 def note_differences(metadata: "Mapping[str, Any]") -> None:

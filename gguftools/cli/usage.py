@@ -1,8 +1,8 @@
-"""Turn wrong calls into one line and a hint; list the options that exclude or need each other."""
+"""Turn wrong calls into one line and a hint."""
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -25,192 +25,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 }
 # Options whose values are all words up to the next option, joined by GATHERED.
 SEVERAL_WORDS: Mapping[str, tuple[str, ...]] = {"graft": ("--from",)}
-# Parameter of a function → the option that it is, where its name is another.
-OPTION_OF: Mapping[str, str] = {
-    "all": "--all-parts",
-    "donors": "--from",
-    "executor": "--workers",
-    "leave_output": "--leave-output-tensor",
-    "max_size": "--split-max-size",
-    "max_tensors": "--split-max-tensors",
-    "n_ctx": "--ctx",
-    "output_type": "--output-tensor-type",
-    "rules": "--tensor-type",
-    "cost_model": "--plan",
-    "text": "--file",
-}
 A_NUMBER = "X"  # value name in help of a number that need not be whole
-# Options that exclude each other, or need another: nothing is ignored.
-ARGUMENTS = ("source", "recipes")
-ONE_FORM = "choose one output format"
-# Command ("": all) → an option, those that it excludes ("*": all but these), why.
-APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
-    "": [("quiet", "verbose", "one prints less, the other more")],
-    "attest": [
-        ("verify", "manifest_file recipe imatrix output sign overwrite", "--verify checks a statement and writes none")
-    ],
-    "architectures": [("json", "markdown", ONE_FORM)],
-    "convert": [
-        (
-            "lora",
-            "merge_lora predictor imatrix pre embed_tokenizer resume check_logits fallback rounded_grids manifest",
-            "--lora writes only the adapter",
-        ),
-        ("workers", "scheduler", "choose local processes or a Dask scheduler"),
-        ("plan", "scheduler lora predictor merge_lora check_logits manifest resume", "--plan writes nothing"),
-        (
-            "mmproj",
-            "lora merge_lora predictor imatrix pre embed_tokenizer manifest check_logits all_parts",
-            "--mmproj writes only the encoder",
-        ),
-        ("all_parts", "lora plan check_logits", "--all-parts writes two files"),
-        (
-            "target_model_dir",
-            "lora merge_lora predictor mmproj all_parts mtp no_mtp manifest check_logits",
-            "a draft model has none of these",
-        ),
-        (
-            "sentence_transformers_dense_modules",
-            "lora predictor mmproj all_parts mtp no_mtp manifest target_model_dir",
-            "Dense modules belong to an embedding model's own file",
-        ),
-        (
-            "task",
-            "lora predictor mmproj manifest target_model_dir check_logits",
-            "--task chooses weights of an embedding model's own file",
-        ),
-        ("mtp", "no_mtp lora predictor mmproj all_parts manifest check_logits", "--mtp writes only the MTP layers"),
-        ("no_mtp", "lora predictor mmproj manifest", "--no-mtp applies only to the text model's own file"),
-        ("manifest", "merge_lora predictor", "a manifest cannot describe it"),
-        ("resume", "merge_lora predictor", "the interrupted run does not record it"),
-    ],
-    "diff": [
-        ("vocab", "all_tensors errors identify imatrix", "--vocab compares only vocabularies"),
-        ("errors", "all_tensors identify", "--errors lists all tensors"),
-        ("identify", "all_tensors", "--identify lists only tensors that differ from the recipe"),
-    ],
-    "divergence": [
-        ("json", "markdown", ONE_FORM),
-        ("round_activations", "precision", "it means --precision llama.cpp"),
-        ("worst", "json", "the JSON contains them"),
-        ("workers", "scheduler", "choose local processes or a Dask scheduler"),
-        ("save_base", "workers scheduler", "this process saves the base itself"),
-        ("top_k", "with_output", "a top-k base needs no output matrix"),
-    ],
-    "chat": [("grammar", "json_schema", "a text follows one of them")],
-    "draft-check": [("json", "markdown", ONE_FORM)],
-    "evaluate": [("json", "markdown", ONE_FORM)],
-    "embed": [("prompt", "prompts", "choose one of them")],
-    "export": [("mmproj", "tensors", "--tensors reads one file")],
-    "imatrix": [("workers", "scheduler", "choose local processes or a Dask scheduler")],
-    "generate": [
-        ("grammar", "json_schema", "text can follow only one of them"),
-        ("draft", "draft_lookup draft_mtp", "only one way of drafting is possible"),
-        ("draft_lookup", "draft_mtp", "only one way of drafting is possible"),
-        ("draft_lookup", "draft_tree draft_min_p", "prompt lookup has no probabilities"),
-        ("image", "draft draft_mtp", "draft models read no images"),
-        ("audio", "draft draft_mtp", "draft models read no audio"),
-    ],
-    "graft": [
-        ("file", "imatrix", "experts are scored by a text or by a matrix"),
-        ("dry_run", "measure", "--dry-run writes no file to measure"),
-    ],
-    "graph": [
-        ("json", "dot", ONE_FORM),
-        ("dot", "values against save all", "--dot draws only the graph"),
-        ("values", "against", "choose to show or to compare values"),
-        ("prompt", "tokens", "choose a text or token ids"),
-    ],
-    "hash": [
-        ("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest decides which hashes are compared")
-    ],
-    "perplexity": [
-        ("running", "json", "the JSON contains the value after every chunk"),
-        ("round_activations", "precision", "it means --precision llama.cpp"),
-    ],
-    "quantize": [
-        ("list_recipes", "*json", "--list-recipes quantizes nothing"),
-        ("leave_output_tensor", "output_tensor_type", "output.weight is either left unquantized or given a format"),
-        ("include_weights", "exclude_weights", "choose to include or to exclude weights"),
-        ("keep_split", "split_max_size split_max_tensors", "choose the source's shards or new ones"),
-        ("dry_run", "check_tensors resume statistics manifest", "--dry-run reads no tensor"),
-        ("workers", "scheduler", "choose local processes or a Dask scheduler"),
-        (
-            "plan",
-            "scheduler gptq target_size target_bpw frontier dry_run manifest resume check_tensors statistics",
-            "--plan writes nothing",
-        ),
-        ("dry_run", "workers scheduler", "--dry-run has no work to share"),
-        ("frontier", "workers scheduler", "the search runs in this process"),
-        ("target_size", "target_bpw", "choose one target"),
-        ("frontier", "target_size target_bpw gptq imatrix dry_run resume manifest", "--frontier writes no model"),
-        ("target_size", "imatrix pure", "the search chooses types by its own measurements"),
-        ("target_bpw", "imatrix pure", "the search chooses types by its own measurements"),
-    ],
-    "set-metadata": [
-        ("recover", "roll_back", "choose to complete or to undo the interrupted edit"),
-        ("dry_run", "recover roll_back", "they change the file"),
-    ],
-    "show": [
-        ("key", "tensors markdown text", "--key prints the value unchanged"),
-        ("text", "tensors json markdown", "the dump has one format and all tensors"),
-        ("json", "markdown", ONE_FORM),
-    ],
-    "split": [("split_max_size", "split_max_tensors", "choose one limit")],
-}
-# Command → an option that means nothing without another, or one of others.
-NEEDS: Mapping[str, Mapping[str, str]] = {
-    "diff": {"sort": "errors", "full": "identify"},
-    "divergence": {"top_k": "save_base", "with_output": "save_base"},
-    "embed": {"overwrite": "output"},
-    "generate": {
-        "system": "chat",
-        "logprobs": "json",
-        "prompt_logprobs": "json",
-        "length_penalty": "beam_width",
-        "early_stopping": "beam_width",
-        "draft_max": "draft draft_lookup draft_mtp",
-        "draft_min_p": "draft draft_mtp",
-        "draft_tree": "draft draft_mtp",
-        "draft_typical": "draft draft_lookup draft_mtp",
-        "image": "mmproj",
-        "image_tokens": "image",
-        "audio": "mmproj",
-        "mmproj": "image audio",
-    },
-    "graft": {
-        "file": "drop_experts",
-        "imatrix": "drop_experts",
-        "merge_experts": "drop_experts",
-        "allow_requantize": "merge_experts",
-    },
-    "graph": {
-        "prompt": "values against save",
-        "tokens": "values against save",
-        "precision": "values against save",
-        "threads": "values against save",
-        "tolerance": "against",
-        "overwrite": "save",
-    },
-    "hash": {"overwrite": "output"},
-    "imatrix-info": {"overwrite": "merge", "fill": "check_model", "min_rows": "merge"},
-    "perplexity": {"no_dense": "sparse"},
-    "convert": {"rate": "plan", "prices": "plan"},
-    "quantize": {
-        "rate": "plan",
-        "prices": "plan",
-        "include_weights": "imatrix",
-        "exclude_weights": "imatrix",
-        "allow_missing_experts": "imatrix",
-        "plot": "frontier",
-        "gptq_only": "gptq calibrate",
-        "gptq_chunks": "gptq calibrate",
-        "gptq_memory": "gptq",
-    },
-    "report": {"overwrite": "html"},
-    "reproduce": {"seed": "sample"},
-    "set-metadata": {"overwrite": "output"},
-}
 
 
 def gathered(command: str, words: Sequence[str]) -> list[str]:
@@ -254,24 +69,6 @@ def with_model_as_argument(command: Any, words: Sequence[str], is_incomplete: bo
         else:
             front.append(part.value)
     return front + rest
-
-
-def contradiction(command: str, given: Set[str]) -> tuple[str, str] | None:
-    """Return what is wrong, and why, where given options exclude each other or lack one that they need."""
-    for one, others, why in (*APART[""], *APART.get(command, ())):
-        wrong = given - {one, *others[1:].split()} if others.startswith("*") else given & set(others.split())
-        if one in given and wrong:
-            return f"{flag(one)} cannot be combined with {flag(min(wrong))}", why
-    for one, other in NEEDS.get(command, {}).items():
-        if one in given and not given & set(other.split()):
-            needed = " or ".join(map(flag, other.split()))
-            return f"{flag(one)} needs {needed}", f"add {flag(other.split()[0])}, or leave out {flag(one)}"
-    return None
-
-
-def flag(name: str) -> str:
-    """Return the spelling of an option of this name."""
-    return name.upper() if name in ARGUMENTS else f"--{name.replace('_', '-')}"
 
 
 def given_twice(command: Any, words: Sequence[str], ctx: Any) -> str | None:
@@ -325,18 +122,6 @@ def mistaken(command: Any, words: Sequence[str], before: Sequence[str] = ()) -> 
     name = str(command.name)
     call, known = read_call(command, words, before, ALIASES.get(name, {}), SEVERAL_WORDS.get(name, ()))
     return correct(call, known)
-
-
-def in_options(text: str, command: Any) -> str:
-    """What the library says of parameters, in the words of the command: `overwrite` and part="mtp" as its options."""
-    own = options_of(command)
-
-    def option(found: re.Match[str]) -> str:
-        name = found[1] or found[2]
-        flag = OPTION_OF.get(name, f"--{name.replace('_', '-')}")
-        return flag if flag in own else found[0]
-
-    return re.sub(r"`([a-z][a-z_]*)`|part=\"([a-z]+)\"", option, text)
 
 
 def completed_hint(hint: str, command: Any, words: Sequence[str], before: Sequence[str]) -> str:

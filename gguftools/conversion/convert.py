@@ -11,8 +11,9 @@ from archs.general import general
 from archs.metadata import Metadata
 from archs.plans.text import Plan, is_left_out
 from archs.powerinfer import MAGIC, sparse_metadata, sparse_tensors
+from archs.small_files import recorded_reads
 from archs.tasks import TASK
-from archs.tensor_maps import ALONE
+from archs.tensor_maps import MTP_ONLY
 from quants import Tensor
 from quants.arguments import PathLike, as_path, thread_count
 from quants.errors import OptionError
@@ -114,7 +115,9 @@ def _convert(job: _Job) -> QuantizeReport:
         return _all_parts(job)
     if job.part == "lora":
         return _adapter(job)
-    model = _model(job)
+    with recorded_reads() as states:
+        model = _model(job)
+    job = replace(job, write=job.write.reading(states))
     of_source, outtype = model.origin.outtype or "F32", job.outtype
     outtype = of_source if outtype == "AUTO" else outtype
     path = _target(job.output, model.path, outtype, BEGINNINGS.get(job.part, ""))
@@ -138,7 +141,6 @@ def _unquantized(job: _Job, model: Model, path: Path, described: Described | Non
     write, options = job.write, job.options
     kept = write.resume or model.origin.remote or leaves_process(write.executor)
     resumable = Resumable(fingerprint(model.files, model.origin.recorded), write.resume) if kept else None
-    write = replace(write, reads=replace(write.reads, states=model.origin.states))
     warnings = [*model.origin.warnings, *idle_resume([path], write.resume), *left_behind([path], write.resume)]
     fallback = options.fallback.upper()
     fallback = (model.origin.outtype or "F32") if fallback == "AUTO" else fallback
@@ -162,8 +164,9 @@ def _adapter(job: _Job) -> QuantizeReport:
     if is_remote(job.source):
         raise OptionError(f"an adapter needs its base model in a folder, not {job.source}", "config.json is enough")
     outtype = "F32" if job.outtype == "AUTO" else job.outtype
-    file, warnings = plan_adapter(job.source, folder, _target(job.output, folder, outtype), outtype)
-    return write_file(replace(file, reserve=job.write.reserve), outtype, job.write, warnings=warnings)
+    with recorded_reads() as states:
+        file, warnings = plan_adapter(job.source, folder, _target(job.output, folder, outtype), outtype)
+    return write_file(replace(file, reserve=job.write.reserve), outtype, job.write.reading(states), warnings=warnings)
 
 
 def _model(job: _Job) -> Model:
@@ -191,7 +194,7 @@ def _changes(part: Part, options: ConvertOptions) -> Changes:
         derive = partial(_with_predictor, *open_predictor(options.predictor))
         changes = changes._replace(derive=derive, derived="a predictor", magic=MAGIC)
     elif part == "mtp":
-        changes = changes._replace(derive=_next_layers_alone, derived="mtp", config={ALONE: True})
+        changes = changes._replace(derive=_next_layers_alone, derived="mtp", config={MTP_ONLY: True})
     elif options.no_mtp:
         changes = changes._replace(derive=_without_next_layers, derived="no mtp")
     elif options.sentence_transformers_dense_modules:

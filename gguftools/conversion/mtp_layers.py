@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from archs.metadata import Metadata, Value, ValueType
-from archs.mtp import BLOCKS, COUNT, LAYER, are_alone
+from archs.mtp import BLOCKS, COUNT, LAYER, has_only_mtp
 from archs.schema import find
 from quants.errors import ModelError, OptionError
 
@@ -77,7 +77,7 @@ def grafted(
     found = {old: each for old, each in donated.items() if _layer(old) >= their_trunk}
     if not further or not found:
         raise OptionError(f"{path} has no layers that predict tokens further ('{name}.{COUNT}')")
-    if are_alone(donor, donated) and f"{name}.hyper_connection.count" in metadata and not _has_own_mean(found):
+    if has_only_mtp(donor, donated) and f"{name}.hyper_connection.count" in metadata and not _has_own_mean(found):
         problem = f"a {name} model's file has no place for what makes one of the streams of {path}"
         raise OptionError(problem, "the file drafts as it is: generate MODEL --draft FILE")
     for old in [tensor for tensor in tensors if _layer(tensor) >= trunk]:

@@ -57,39 +57,38 @@ class ConvertOptions:
         return [as_path(given, what) for given, what in named if given is not None]
 
 
-# An option or a part, those it does not go with, why.
-APART: tuple[tuple[str, str, str], ...] = (
-    (
-        "target_model_dir",
-        "mmproj all mtp lora no_mtp manifest merge_lora predictor",
-        "a draft has no encoders, MTP layers, adapters, predictor or manifest",
-    ),
-    ("all", "cost_model", "it writes two files, which are not planned together"),
-    ("task", "mmproj lora predictor manifest target_model_dir", "a task has weights in an embedding model's own file"),
-    ("mtp", "no_mtp predictor manifest", "MTP layers are written alone or left out, without these"),
-    ("no_mtp", "mmproj lora predictor manifest", "it says what the model's own file has"),
-    (
-        "mmproj",
-        "merge_lora predictor manifest pre embed_tokenizer",
-        "encoders have no vocabulary, adapters, predictor or manifest",
-    ),
-    ("manifest", "lora merge_lora predictor", "a manifest says nothing of adapters or a predictor"),
+# A part or an option, those that it excludes, why. The command line has the same rules.
+EXCLUSIONS: tuple[tuple[str, str, str], ...] = (
     (
         "lora",
-        "merge_lora predictor quantize imatrix gptq cost_model",
-        "an adapter's own file is written as it is: merge it or write it, not both",
+        "merge_lora predictor imatrix gptq quantize cost_model pre embed_tokenizer fallback rounded_grids manifest",
+        'part="lora" writes only the adapter',
     ),
-    ("resume", "merge_lora predictor", "what an interrupted run left does not record them"),
+    ("mmproj", "merge_lora predictor imatrix pre embed_tokenizer manifest", 'part="mmproj" writes only the encoder'),
+    ("mtp", "no_mtp predictor manifest", 'part="mtp" writes only the MTP layers'),
+    ("all", "cost_model", 'part="all" writes two files, and `cost_model` plans one'),
+    ("no_mtp", "mmproj lora predictor manifest", "`no_mtp` applies only to the text model's own file"),
+    ("target_model_dir", "lora merge_lora predictor mmproj all mtp no_mtp manifest", "a draft model has none of these"),
     (
         "sentence_transformers_dense_modules",
-        "predictor no_mtp mtp mmproj lora all manifest target_model_dir",
-        "dense modules stand in an embedding model's own file",
+        "lora predictor mmproj all mtp no_mtp manifest target_model_dir",
+        "Dense modules belong to an embedding model's own file",
     ),
+    (
+        "task",
+        "lora predictor mmproj manifest target_model_dir",
+        "`task` chooses weights of an embedding model's own file",
+    ),
+    ("cost_model", "merge_lora predictor", "the cost of these is not estimated"),
+    ("cost_model", "manifest resume", "`cost_model` writes nothing"),
+    ("manifest", "merge_lora predictor", "a manifest cannot describe it"),
+    ("resume", "lora", "an adapter is written at once"),
+    ("resume", "merge_lora predictor", "the interrupted run does not record it"),
 )
 
 
 def check_options(part: Part, options: ConvertOptions, write: WriteOptions, more: Sequence[str] = ()) -> None:
-    """Raise OptionError for options that do not go together. more: names of what else is given."""
+    """Raise OptionError for options that exclude each other. more: names of what else is given."""
     if part not in PARTS:
         raise OptionError(f"there is no part {part!r}", f"it is one of {', '.join(PARTS)}")
     if part == "lora" and options.lora is None:
@@ -100,9 +99,9 @@ def check_options(part: Part, options: ConvertOptions, write: WriteOptions, more
         )
     given = {*more, *changed(options), *changed(write)}
     given = (given - {"lora"}) | {part}
-    for name, others, why in APART:
+    for name, others, why in EXCLUSIONS:
         if name in given and (wrong := given.intersection(others.split())):
-            raise OptionError(f"{_spelled(name)} does not go with {_spelled(min(wrong))}: {why}", "leave one out")
+            raise OptionError(f"{_spelled(name)} cannot be combined with {_spelled(min(wrong))}", why)
 
 
 def _spelled(name: str) -> str:

@@ -1,1 +1,1 @@
-"""What a file holds and whether it is sound: show, diff, validate, audit, hash."""
+"""Inspect a file and check whether it is sound: show, diff, validate, audit, hash."""

@@ -1,4 +1,4 @@
-"""What a file could do to whoever loads it: templates that run, text that deceives, tensors out of line."""
+"""Audit a file for harm: templates that escape their sandbox, deceptive text, outliers among tensors."""
 
 import difflib
 import os
@@ -27,7 +27,7 @@ SHOWN_LINES = 12
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What the rules found in a file, the worst first. templates: the keys of those that were looked into."""
+    """Findings of an audit, the most severe first. templates: keys of the templates that were analyzed."""
 
     path: Path
     findings: tuple[Finding, ...]
@@ -38,7 +38,7 @@ class AuditReport:
         return max((finding.severity for finding in self.findings), key=rank, default=None)
 
     def reaches(self, severity: Severity) -> bool:
-        """Whether a finding is as severe as that, or more."""
+        """Return whether a finding is at least this severe."""
         return self.worst is not None and rank(self.worst) >= rank(severity)
 
     def as_dict(self) -> dict[str, Any]:
@@ -58,28 +58,27 @@ def audit(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> AuditReport:
-    """Look for harm in a GGUF file, a checkpoint or a Model; nothing of it is run.
+    """Audit a GGUF file, a checkpoint or a Model; none of its code is run.
 
-    against: the Hugging Face folder, GGUF file or Model that it was made from; templates and (tensors=True) weights are
-    compared with that. tensors: also look for tensors out of line, which reads them all.
-    threads: default all processors. progress(bytes read, of how many, tensor).
-    Raises FileError for a file that cannot be opened: `validate` says more of those.
+    against: the Hugging Face folder, GGUF file or Model that it was made from, to compare templates and (tensors=True)
+    weights with. tensors: also read all tensors and report outliers. threads: default all processors. progress(bytes
+    read, of how many, tensor). Raises FileError for a file that cannot be opened; `validate` gives the details.
     """
     model = opened(source)
     templates = dict(chat_templates(model.metadata))
-    found = [*audit_names(model.metadata, "key"), *audit_names(model.tensors, "name")]
-    found += [*audit_metadata(model.metadata), *audit_tokens(model.metadata)]
-    found += audit_templates(templates) if templates else ()
+    findings = [*audit_names(model.metadata, "key"), *audit_names(model.tensors, "name")]
+    findings += [*audit_metadata(model.metadata), *audit_tokens(model.metadata)]
+    findings += audit_templates(templates) if templates else ()
     if against is not None:
-        found += compare_templates(templates, dict(chat_templates(_source_metadata(against))))
+        findings += compare_templates(templates, dict(chat_templates(_source_metadata(against))))
     if tensors:
-        found += _audit_tensors(model, against, threads, progress)
-    ordered = sorted(dict.fromkeys(found), key=lambda finding: -rank(finding.severity))
+        findings += _audit_tensors(model, against, threads, progress)
+    ordered = sorted(dict.fromkeys(findings), key=lambda finding: -rank(finding.severity))
     return AuditReport(model.path, tuple(ordered), tuple(templates))
 
 
 def chat_templates(metadata: Metadata) -> Iterator[tuple[str, str]]:
-    """Every chat template by its key."""
+    """Yield every chat template by its key."""
     for key in filter(is_chat_template, metadata):
         if metadata.value(key).type is ValueType.STRING:
             text = metadata[key]
@@ -87,7 +86,7 @@ def chat_templates(metadata: Metadata) -> Iterator[tuple[str, str]]:
 
 
 def _source_metadata(source: PathLike | Model) -> Metadata:
-    """Of a folder the templates alone, as others of its files may be missing."""
+    """Return the metadata of the source; of a folder only its templates, as other files of it may be missing."""
     if not isinstance(source, (str, os.PathLike)) or not Path(source).is_dir():
         return opened(source).metadata
     metadata = Metadata()
@@ -95,21 +94,21 @@ def _source_metadata(source: PathLike | Model) -> Metadata:
     return metadata
 
 
-def compare_templates(found: Mapping[str, str], source: Mapping[str, str]) -> Iterator[Finding]:
-    """Templates that are not the source's."""
-    for key in dict.fromkeys((*found, *source)):
+def compare_templates(templates: Mapping[str, str], source: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a finding for each template that differs from the source's."""
+    for key in dict.fromkeys((*templates, *source)):
         if key not in source:
             yield Finding("medium", "other template", key, "the source has no such template")
-        elif key not in found:
+        elif key not in templates:
             yield Finding("low", "other template", key, "the source has this template, the file does not")
-        elif found[key] != source[key]:
-            line, changes = _difference(source[key], found[key])
+        elif templates[key] != source[key]:
+            line, changes = _difference(source[key], templates[key])
             yield Finding("medium", "other template", key, f"differs from the source's: {changes}", line)
 
 
-def _difference(source: str, found: str) -> tuple[int, str]:
-    """The first line that differs, and the lines removed (-) and added (+)."""
-    before, after = source.splitlines(), found.splitlines()
+def _difference(source: str, template: str) -> tuple[int, str]:
+    """Return the first line that differs, and the lines removed (-) and added (+)."""
+    before, after = source.splitlines(), template.splitlines()
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
     changes = [line for line in difflib.ndiff(before, after) if line[:1] in "+-"]
     shown = " / ".join(line[:120] for line in changes[:SHOWN_LINES])

@@ -1,4 +1,4 @@
-"""What there is: formats that weights are stored in, architectures that are converted and run."""
+"""List the formats of weights, and the architectures that can be converted and run."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -17,9 +17,9 @@ FLOATS = ("F32", "F16", "BF16")  # of the types whose values have bytes of their
 
 @dataclass(frozen=True)
 class FormatInfo(Report):
-    """A format by its name and its number in files: `block` values take `block_bytes` bytes.
+    """A format with its name and number in files: `block` values take `block_bytes` bytes.
 
-    importance: what becomes of importance weights.
+    importance: whether encoding needs, uses or ignores importance weights.
     """
 
     name: str
@@ -31,7 +31,7 @@ class FormatInfo(Report):
 
 
 def formats() -> tuple[FormatInfo, ...]:
-    """All formats that tensors can be quantized to or kept in, in the order of their numbers."""
+    """Return all formats that tensors can be quantized to or kept in, in the order of their numbers."""
     return tuple(
         FormatInfo(
             each.name,
@@ -48,14 +48,14 @@ def formats() -> tuple[FormatInfo, ...]:
 
 @dataclass(frozen=True)
 class ArchitectureInfo(Report):
-    """An architecture by its GGUF name, the Hugging Face classes it takes, the kinds of vocabulary tried in turn.
+    """An architecture: its GGUF name, its Hugging Face classes, and the vocabulary types that are tried in turn.
 
-    encoders: those of the classes that have encoders for images or sounds, which `convert --mmproj` writes;
-    running_encoders, exporting_encoders: those of them whose encoders run, and that `export --mmproj` makes checkpoints
-    of. refused: keys of config.json that can stand for variants which files cannot express. exports: whether files
-    become checkpoints again; export_obstacle: why they don't. draft: it drafts for another model, whose vocabulary it
-    has, and neither is converted nor runs without it. wrapper: classes around a text model of any architecture that
-    their config.json names, whose name the file has; here the name is empty.
+    encoders: classes with an image or audio encoder, which `convert --mmproj` writes; running_encoders,
+    exporting_encoders: those of them whose encoders the runtime runs, and which `export --mmproj` writes checkpoints
+    of. refused: keys of config.json for variants that GGUF cannot express. exports: whether files can be exported to
+    checkpoints; export_obstacle: why not. draft: a draft model, which shares the vocabulary of its target and neither
+    converts nor runs without it. wrapper: a class around a text model of any architecture that its config.json names;
+    its name here is empty.
     """
 
     name: str
@@ -72,22 +72,23 @@ class ArchitectureInfo(Report):
 
 
 def architectures() -> tuple[ArchitectureInfo, ...]:
-    """All architectures, those of other packages too; each is converted to GGUF and run. Several may share a name.
+    """Return all architectures, those of other packages included; several may share a name.
 
-    Those that draft for another model come behind them, and last the classes around a text model of any of them.
+    Draft models follow them, then the classes around a text model of any architecture.
     """
     from archs.plans.export import obstacle
 
     known = encoders()
-    have = {hf_class for each in known for hf_class in each.hf_classes}
-    run = {hf_class for each in known if each.running for hf_class in each.hf_classes}
-    back = {hf_class for each in known for hf_class in each.exporting}
+    encoder_classes = {hf_class for each in known for hf_class in each.hf_classes}
+    running_classes = {hf_class for each in known if each.running for hf_class in each.hf_classes}
+    exporting_classes = {hf_class for each in known for hf_class in each.exporting}
 
     def with_encoders(each: ArchitectureInfo) -> ArchitectureInfo:
-        having, running, exporting = (
-            tuple(name for name in each.hf_classes if name in some) for some in (have, run, back)
+        encoders, running, exporting = (
+            tuple(name for name in each.hf_classes if name in some)
+            for some in (encoder_classes, running_classes, exporting_classes)
         )
-        return replace(each, encoders=having, running_encoders=running, exporting_encoders=exporting)
+        return replace(each, encoders=encoders, running_encoders=running, exporting_encoders=exporting)
 
     def info(each: Architecture) -> ArchitectureInfo:
         reason = "a draft is of no use without its target" if each.draft else obstacle(each)
@@ -101,31 +102,31 @@ def architectures() -> tuple[ArchitectureInfo, ...]:
             draft=each.draft,
         )
 
-    def around(name: str) -> ArchitectureInfo:
+    def wrapper_info(name: str) -> ArchitectureInfo:
         reason = "its text part becomes a checkpoint of its own class"
         return ArchitectureInfo("", (name,), (), exports=False, export_obstacle=reason, wrapper=True)
 
-    found = (*map(info, (*every_architecture(), *every_draft())), *map(around, wrappers()))
-    return tuple(map(with_encoders, found))
+    infos = (*map(info, (*every_architecture(), *every_draft())), *map(wrapper_info, wrappers()))
+    return tuple(map(with_encoders, infos))
 
 
 def wrappers() -> tuple[str, ...]:
-    """Classes around a text model, any known one that their config.json names: those that an architecture says it is
-    usually in, and those with an encoder that is known.
+    """Return the multimodal classes around a text model of any known class: those that architectures name, and those
+    with a known encoder.
     """
     known = {hf_class for each in every_architecture() for hf_class in each.hf_classes}
-    having = {hf_class for encoder in all_encoders() for hf_class in encoder.hf_classes}
-    around = {name for each in every_architecture() for name in each.wrappers}
-    return tuple(sorted(name for name in (having | around) - known if not name.endswith("VisionModel")))
+    encoder_classes = {hf_class for encoder in all_encoders() for hf_class in encoder.hf_classes}
+    stated = {name for each in every_architecture() for name in each.wrappers}
+    return tuple(sorted(name for name in (encoder_classes | stated) - known if not name.endswith("VisionModel")))
 
 
 @dataclass(frozen=True)
 class EncoderInfo(Report):
-    """Encoders for images or sounds: the Hugging Face classes that have them, and what they are for.
+    """Image or audio encoders and the Hugging Face classes that have them.
 
-    model_types: of the classes' vision or audio parts, where these have several encoders. running: those of the parts
-    that the runtime makes embeddings with. exporting: classes that `export --mmproj` makes of both files; a text model
-    may be one that is not exported.
+    model_types: types of the classes' vision or audio parts, if these have several encoders. running: parts that the
+    runtime can embed with. exporting: classes that `export --mmproj` writes from both files; their text model may be
+    one that is not exported.
     """
 
     hf_classes: tuple[str, ...]
@@ -136,35 +137,35 @@ class EncoderInfo(Report):
 
 
 def encoders() -> tuple[EncoderInfo, ...]:
-    """All encoders that `convert --mmproj` writes, by the names of their classes."""
+    """Return all encoders that `convert --mmproj` writes, by the names of their classes."""
     from runtime.multimodal import audio, speech, vision
 
-    run = {"vision": set(vision.RUN), "audio": set(audio.RUN), "speech": {speech.KIND}}
+    supported = {"vision": set(vision.RUN), "audio": set(audio.RUN), "speech": {speech.PROJECTOR}}
 
     def info(each: Encoder) -> EncoderInfo:
-        running = tuple(part for part, kind in projectors(each).items() if kind in run[part])
-        back = tuple(wrapper.hf_class for wrapper in each.wrappers)
-        return EncoderInfo(each.hf_classes, each.model_types, tuple(each.parts), running, back)
+        running = tuple(part for part, projector in projectors(each).items() if projector in supported[part])
+        exporting = tuple(wrapper.hf_class for wrapper in each.wrappers)
+        return EncoderInfo(each.hf_classes, each.model_types, tuple(each.parts), running, exporting)
 
     return tuple(sorted(map(info, all_encoders()), key=lambda each: (each.hf_classes, each.model_types)))
 
 
 def coverage() -> dict[str, int]:
-    """How many classes are converted, run, have encoders, …: counted, each class once."""
-    known, having = [each for each in architectures() if not each.wrapper], encoders()
-    own = {hf_class for each in known if not each.draft for hf_class in each.hf_classes}
+    """Return how many classes are converted, run, exported and have encoders; each class counts once."""
+    known, encoder_infos = [each for each in architectures() if not each.wrapper], encoders()
+    classes = {hf_class for each in known if not each.draft for hf_class in each.hf_classes}
     drafts = {hf_class for each in known if each.draft for hf_class in each.hf_classes}
-    back = {hf_class for each in known if each.exports for hf_class in each.hf_classes}
-    with_encoders = {hf_class for each in having for hf_class in each.hf_classes}
-    running = {hf_class for each in having if each.running for hf_class in each.hf_classes}
-    whole = {hf_class for each in having for hf_class in each.exporting}
+    exported = {hf_class for each in known if each.exports for hf_class in each.hf_classes}
+    with_encoders = {hf_class for each in encoder_infos for hf_class in each.hf_classes}
+    running = {hf_class for each in encoder_infos if each.running for hf_class in each.hf_classes}
+    exported_encoders = {hf_class for each in encoder_infos for hf_class in each.exporting}
     return {
-        "classes": len(own),
+        "classes": len(classes),
         "wrappers": len(wrappers()),
         "drafts": len(drafts),
         "architectures": len(known),
-        "exported": len(back),
+        "exported": len(exported),
         "with_encoders": len(with_encoders),
         "with_running_encoders": len(running),
-        "exported_with_encoders": len(whole),
+        "exported_with_encoders": len(exported_encoders),
     }

@@ -1,4 +1,4 @@
-"""What differs between two models: metadata key by key, tensors by type, shape, bytes and decoded values.
+"""Compare two models: metadata key by key, tensors by type, shape, bytes and decoded values.
 
 Either side may be a GGUF file, a split set, or a Hugging Face folder, which counts as the GGUF file it would become.
 """
@@ -22,16 +22,16 @@ from ..models.model import Model, opened
 from ..writing.row_blocks import Progress, by_tensor
 
 # What a conversion or quantization says of itself: no difference between a checkpoint and a file made from it.
-OF_THE_OUTPUT = ("general.file_type", "general.quantization_version", "quantize.", RESERVE_KEY)
+OUTPUT_KEYS = ("general.file_type", "general.quantization_version", "quantize.", RESERVE_KEY)
 # Those whose encoding depends on nothing but the values: what a checkpoint's tensor becomes in them is certain.
 ROUNDING_FORMATS = ("F32", "F16", "BF16", "Q8_0")
 
 
 @dataclass(frozen=True)
 class Figures:
-    """How far B's decoded values are from A's: root mean square and largest error, in units of the values.
+    """How far B's decoded values are from A's: RMSE and largest error, in units of the values.
 
-    relative: rmse over the root mean square of A. row: where the largest error is.
+    relative: RMSE over the root mean square of A. row: row of the largest error.
     """
 
     rmse: float
@@ -42,10 +42,11 @@ class Figures:
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """One tensor. kind: "same", "rounded" (other types, but B's values are A's rounded to B's type), "type", "shape",
-    "bytes" (of one type, other values), "added", "removed". a, b: the formats.
+    """How one tensor differs.
 
-    figures: how far B's values are from A's; None where they cannot be compared ("shape", "added", "removed").
+    kind: "same", "rounded" (other types, but B's values are A's rounded to B's type), "type", "shape", "bytes" (one
+    type, other values), "added", "removed". a, b: the formats. figures: distance of B's values from A's; None if they
+    cannot be compared ("shape", "added", "removed").
     """
 
     name: str
@@ -59,9 +60,9 @@ class TensorDifference:
 
 @dataclass(frozen=True)
 class DiffReport:
-    """Two models side by side. checkpoint: one side is a Hugging Face folder.
+    """The differences of two models. checkpoint: one of them is a Hugging Face folder.
 
-    keys: the metadata that differs. tensors: all of both sides, in A's order, with how far their values are apart.
+    keys: the metadata that differs. tensors: all of both models, in A's order, with the distance of their values.
     """
 
     a: Path
@@ -72,17 +73,18 @@ class DiffReport:
 
     @property
     def different_tensors(self) -> list[TensorDifference]:
-        """All but those that are the same; rounding counts where no checkpoint is compared with what it became."""
+        """Return all tensors that differ; "rounded" is no difference if one side is a checkpoint."""
         equal = ("same", "rounded") if self.checkpoint else ("same",)
         return [tensor for tensor in self.tensors if tensor.kind not in equal]
 
     @property
     def differ(self) -> bool:
+        """Return whether anything differs."""
         return bool(self.keys or self.different_tensors)
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """Return a summary in one sentence."""
         changed = self.different_tensors
         rounded = sum(tensor.kind == "rounded" for tensor in self.tensors)
         if not changed:
@@ -109,15 +111,15 @@ class DiffReport:
 def diff(
     a: PathLike | Model, b: PathLike | Model, *, threads: int | None = None, progress: Progress | None = None
 ) -> DiffReport:
-    """Compare two models: GGUF files, split sets or Hugging Face folders. Figures say how far B is from A.
+    """Compare two models: GGUF files, split sets or Hugging Face folders. Figures give the distance of B from A.
 
-    a, b: paths or Models. threads: default all processors. progress(bytes of A read, of how many, tensor).
-    Raises FileError, ModelError, VocabularyError for what cannot be opened, FormatError for tensors of a type that
-    cannot be decoded.
+    a, b: paths or Models. threads: default all processors. progress(bytes of A read, of how many, tensor). Raises
+    FileError, ModelError, VocabularyError for what cannot be opened, FormatError for tensors of a type that cannot be
+    decoded.
     """
     first, second = opened(a), opened(b)
     folder = bool(first.origin.outtype or second.origin.outtype)
-    keys = tuple(compare_metadata(first.metadata, second.metadata, OF_THE_OUTPUT if folder else (RESERVE_KEY,)))
+    keys = tuple(compare_metadata(first.metadata, second.metadata, OUTPUT_KEYS if folder else (RESERVE_KEY,)))
     tensors = _compare_tensors(first.streamed(), second.streamed(), threads, progress)
     return DiffReport(first.path, second.path, folder, keys, tuple(tensors))
 
@@ -128,21 +130,21 @@ def _compare_tensors(
     pairs = [a[name] for name in a if name in b and a[name].shape == b[name].shape]
     parts = by_tensor(pairs, partial(_compare_rows, b), threads=threads, progress=progress)
     for name in dict.fromkeys((*a, *b)):
-        left, right, found = a.get(name), b.get(name), parts.get(name)
+        left, right, own_parts = a.get(name), b.get(name), parts.get(name)
         form, other = (None if tensor is None else tensor.format.name for tensor in (left, right))
-        if left is None or found is None:
-            kind = "added" if left is None else "removed" if right is None else "shape"
+        if left is None or own_parts is None:
+            difference = "added" if left is None else "removed" if right is None else "shape"
         elif form == other:
-            kind = "same" if all(part.same for part in found) else "bytes"
+            difference = "same" if all(part.same for part in own_parts) else "bytes"
         else:
-            kind = "rounded" if all(part.rounded for part in found) else "type"
+            difference = "rounded" if all(part.rounded for part in own_parts) else "type"
         shape, other_shape = (None if tensor is None else tensor.shape for tensor in (left, right))
-        figures = None if left is None or found is None else _figures(left, found)
-        yield TensorDifference(name, kind, form, other, shape, other_shape, figures)
+        figures = None if left is None or own_parts is None else _figures(left, own_parts)
+        yield TensorDifference(name, difference, form, other, shape, other_shape, figures)
 
 
 class _Part(NamedTuple):
-    """What rows of a pair showed; those that are the same were not decoded, and so have no figures."""
+    """The comparison of some rows of a pair; equal ones are not decoded, and so have no figures."""
 
     rows: tuple[int, int]
     same: bool = True
@@ -165,7 +167,7 @@ def _figures(a: Tensor, parts: list[_Part]) -> Figures:
 
 
 def _decoded(tensor: Tensor, raw: NDArray[np.uint8], start: int) -> NDArray[np.float32]:
-    """The values of stored rows from `start` on; of a dialect, whose rows may hold parts of others, read again."""
+    """Return the values of stored rows from `start` on; rows of a dialect, which may overlap, are read again."""
     return tensor.float32(start, start + len(raw)) if tensor.format.dialect else tensor.format.decode(raw)
 
 

@@ -1,24 +1,26 @@
-"""What a GGUF file is, in words and numbers: for `show`, and for whoever compares files as text."""
+"""Describe a GGUF file in words and numbers, for `show` and for comparing files as text."""
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from archs.metadata import Metadata, Value, ValueType
 from quants import Tensor
+from quants.arguments import PathLike
 from quants.errors import OptionError
 from quants.spelling import did_you_mean
 
 from ..metadata.assumptions import assumed_values, typed_value
 from ..metadata.text import SHORT_ARRAY, brief, plain
-from ..models.model import Model
+from ..models.model import Model, opened_gguf, selected
 
 
 def summary(opened: Model) -> dict[str, Any]:
-    """The few facts that people look for first; keys whose facts the file lacks are left out."""
+    """Return the main facts about a file; keys whose facts the file lacks are left out."""
     metadata, tensors = opened.metadata, opened.tensors
     name = metadata.get("general.architecture")
     weights = sum(t.size for t in tensors.values())
@@ -51,37 +53,54 @@ def _number(metadata: Mapping[str, Any], key: str) -> int | None:
 
 
 def _vocabulary(metadata: Mapping[str, Any]) -> str | None:
-    tokens, kind, pre = (metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "model", "pre"))
+    tokens, model, pre = (metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "model", "pre"))
     if tokens is None or not hasattr(tokens, "__len__"):
         return None
-    named = f"{len(tokens):,} tokens, {kind if isinstance(kind, str) else '?'}"
+    named = f"{len(tokens):,} tokens, {model if isinstance(model, str) else '?'}"
     return f"{named} ({pre})" if isinstance(pre, str) and pre else named
 
 
-def as_json(opened: Model, tensors: Iterable[Tensor]) -> dict[str, Any]:
-    """Everything but tensor data; arrays longer than a few items by type, length and first items."""
-    file = opened.file
-    return {
-        "file": str(opened.path),
-        **({"version": file.version, "byte_order": file.byte_order} if file else {}),
-        "alignment": opened.origin.alignment,
-        "summary": {name.replace(" ", "_"): value for name, value in summary(opened).items()},
-        "metadata": {key: _json_value(opened.metadata.value(key)) for key in opened.metadata},
-        "assumed": {
-            each.key: {**_json_value(typed_value(each)), "reason": each.reason}
-            for each in assumed_values(opened.metadata)
-        },
-        "tensors": [
-            {
-                "name": t.name,
-                "type": t.format.name,
-                "shape": list(t.shape),
-                **({"offset": file.offsets[t.name]} if file else {}),
-                "size_bytes": t.nbytes,
-            }
-            for t in tensors
-        ],
-    }
+@dataclass(frozen=True)
+class ShowReport:
+    """A file without its tensors' data. tensors: those that were asked for."""
+
+    model: Model
+    tensors: list[Tensor]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data; of long arrays their type, length and first items."""
+        file, metadata = self.model.file, self.model.metadata
+        return {
+            "file": str(self.model.path),
+            **({"version": file.version, "byte_order": file.byte_order} if file else {}),
+            "alignment": self.model.origin.alignment,
+            "summary": {name.replace(" ", "_"): value for name, value in summary(self.model).items()},
+            "metadata": {key: _json_value(metadata.value(key)) for key in metadata},
+            "assumed": {
+                each.key: {**_json_value(typed_value(each)), "reason": each.reason} for each in assumed_values(metadata)
+            },
+            "tensors": [
+                {
+                    "name": t.name,
+                    "type": t.format.name,
+                    "shape": list(t.shape),
+                    **({"offset": file.offsets[t.name]} if file and t.name in file.offsets else {}),
+                    "size_bytes": t.nbytes,
+                }
+                for t in self.tensors
+            ],
+        }
+
+
+def show(source: PathLike | Model, *, tensors: str | None = None) -> ShowReport:
+    """Read what a GGUF file contains: a summary, metadata, and the name, type and shape of each tensor.
+
+    source: a GGUF file, any shard of a split set, its URL, or a Model. tensors: a regular expression; only tensors in
+    whose name it is found.
+    Raises FileError, OptionError for a bad expression and for one that no name matches.
+    """
+    model = opened_gguf(source)
+    return ShowReport(model, selected(model.tensors, tensors))
 
 
 def _json_value(value: Value) -> dict[str, Any]:
@@ -92,7 +111,7 @@ def _json_value(value: Value) -> dict[str, Any]:
 
 
 def metadata_rows(opened: Model) -> Iterator[tuple[str, str, str]]:
-    """Key, type and value in brief of every key, then of those that are absent and mean something."""
+    """Yield key, type and shortened value of every key, then of absent keys with an assumed value."""
     for key in opened.metadata:
         value = opened.metadata.value(key)
         yield key, str(value.gguf_type), brief(value)
@@ -102,7 +121,7 @@ def metadata_rows(opened: Model) -> Iterator[tuple[str, str, str]]:
 
 
 def as_text(opened: Model) -> Iterator[str]:
-    """A stable dump for `diff`: every key in full, of tensors type, shape and a short hash of their bytes."""
+    """Yield a stable dump for `diff`: every key in full; type, shape and a short hash of each tensor."""
     for key in sorted(opened.metadata):
         value = opened.metadata.value(key)
         yield f"{key}\t{value.gguf_type}\t{json.dumps(plain(value), ensure_ascii=False)}"
@@ -114,14 +133,14 @@ def as_text(opened: Model) -> Iterator[str]:
 
 
 def full_value(metadata: Metadata, key: str) -> Any:
-    """The whole value of a key. Raises OptionError naming the nearest keys where there is none."""
+    """Return the whole value of a key. Raises OptionError with the most similar keys if it does not exist."""
     if key not in metadata:
         raise OptionError(f"there is no key {key!r}", did_you_mean(key, metadata))
     return plain(metadata.value(key))
 
 
 def fact(value: Any) -> str:
-    """A fact of the summary as text."""
+    """Return a fact of the summary as text."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {100 * part / (sum(value.values()) or 1):.1f} %" for name, part in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,4 +1,4 @@
-"""What hashing finds. Beside `hashing`, whose function `hash` would take the place of Python's in these classes."""
+"""Reports of hashing. Apart from `hashing`, whose function `hash` would shadow Python's in these classes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ ESCAPE = "\\"
 
 @dataclass(frozen=True)
 class Digest:
-    """A hash of one tensor, or (tensor None) of all. file: as it was named."""
+    """A hash of one tensor, or (tensor None) of all. file: the name as given."""
 
     algorithm: str
     hex: str
@@ -20,7 +20,7 @@ class Digest:
     tensor: str | None = None
 
     def line(self) -> str:
-        """As it stands in a manifest. As in coreutils', `\\` in front says that the name has escapes."""
+        """Return the line of a manifest. As in coreutils, a leading `\\` marks a name with escapes."""
         name = self.file if self.tensor is None else f"{self.file}:{self.tensor}"
         front, name = ("", name) if visible(name) == name else (ESCAPE, visible(name.replace(ESCAPE, 2 * ESCAPE)))
         return f"{front}{self.algorithm:<8}  {self.hex}  {name}"
@@ -42,7 +42,7 @@ class HashReport:
 
 @dataclass(frozen=True)
 class Mismatch(Report):
-    """What a manifest says and what was found: None where there is no such tensor, or no such line."""
+    """A hash that differs from a manifest: expected or found is None if a line or a tensor is missing."""
 
     name: str
     algorithm: str
@@ -58,8 +58,8 @@ class Mismatch(Report):
 
 
 @dataclass(frozen=True)
-class CheckReport(Report):
-    """How many lines of a manifest were checked for a file, and which were wrong."""
+class ManifestCheck(Report):
+    """The number of lines of a manifest that were checked for a file, and the mismatches."""
 
     file: str
     checked: int

@@ -1,4 +1,4 @@
-"""Whether a small model can draft for a large one in speculative decoding, by their vocabularies."""
+"""Compare vocabularies to see whether a small model can draft for a large one in speculative decoding."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +15,11 @@ ROLES = ("bos", "eos", "eot", "unk", "pad")
 
 @dataclass(frozen=True)
 class DraftingReport(Report):
-    """Can `draft` draft for `target`?
+    """Whether `draft` can draft for `target`.
 
-    tokens: lengths of the two lists. same_until: the first id from 5 on whose text differs, or the shorter length.
-    differing: how many ids differ in text. special: role → the two ids. obstacles: what forbids it; edits: the
-    `set-metadata` arguments for the draft that remove them, where that can be done; notes: what differs besides.
+    tokens: lengths of the two vocabularies. same_until: the first id from 5 on whose text differs, or the shorter
+    length. differing: number of ids with different text. special: role → the two ids. obstacles: reasons why it cannot;
+    edits: arguments of `set-metadata` for the draft that remove them, where possible; notes: other differences.
     """
 
     also = ("possible",)
@@ -40,24 +40,27 @@ class DraftingReport(Report):
 
 
 def can_draft(target: PathLike | Model, draft: PathLike | Model) -> DraftingReport:
-    """Compare the vocabularies of two models. Raises FileError, VocabularyError where one has none."""
+    """Compare the vocabularies of two models for speculative decoding.
+
+    Raises FileError, and VocabularyError for a model without a vocabulary.
+    """
     pair = opened(target), opened(draft)
     for model in pair:
         vocabulary_texts(model.path, model.metadata)  # a file without any is told so first
-    found = compare_vocabularies(
+    comparison = compare_vocabularies(
         (pair[0].path, pair[1].path), (pair[0].metadata, pair[1].metadata), (pair[0].tokenizer, pair[1].tokenizer)
     )
     ids = {role: (_id(pair[0].metadata, role), _id(pair[1].metadata, role)) for role in ROLES}
     return DraftingReport(
         pair[0].path,
         pair[1].path,
-        found.tokens,
-        found.same_until,
-        found.differing,
+        comparison.tokens,
+        comparison.same_until,
+        comparison.differing,
         {role: both for role, both in ids.items() if both != (None, None)},
-        found.obstacles,
-        found.edits,
-        found.notes,
+        comparison.obstacles,
+        comparison.edits,
+        comparison.notes,
     )
 
 

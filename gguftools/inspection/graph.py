@@ -1,4 +1,4 @@
-"""A model's list of operations as plain data: what runs in which order, of which weights and values.
+"""A model's list of operations as plain data: order, weights and shapes.
 
 Names are those of llama.cpp's graphs where it has a name for the same value (see `runtime.graph`).
 """
@@ -32,9 +32,10 @@ class NodeWeight:
 
 @dataclass(frozen=True)
 class GraphNode:
-    """An operation. layer: whose it is, None around the layers. inputs: names of nodes. shape: of a token's value.
+    """An operation. layer: number of its layer, None outside layers. inputs: names of nodes. shape: of one token's
+    value.
 
-    attributes: numbers and names that decide what is computed, such as the base of a rotary embedding.
+    attributes: numbers and names that decide the result, such as the base of a rotary embedding.
     """
 
     number: int
@@ -48,8 +49,8 @@ class GraphNode:
 
 
 @dataclass(frozen=True)
-class Alike:
-    """Layers of the same make: the nodes of the first, and the numbers of the others."""
+class LayerGroup:
+    """Layers that are built alike: the nodes of the first, and the numbers of the others."""
 
     nodes: tuple[GraphNode, ...]
     layer: int | None
@@ -66,56 +67,56 @@ class ModelGraph(Report):
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Numbers of the layers."""
+        """Return the numbers of the layers."""
         return tuple(dict.fromkeys(node.layer for node in self.nodes if node.layer is not None))
 
     def of_layer(self, layer: int) -> "ModelGraph":
-        """One layer. Raises OptionError for a number that is none."""
+        """Return the graph of one layer. Raises OptionError for a number that does not exist."""
         if layer not in self.layers:
             last = f"layers 0 to {self.layers[-1]}" if self.layers else "no layers"
             raise OptionError(f"there is no layer {layer}: {self.file} has {last}")
         return ModelGraph(self.file, self.architecture, tuple(node for node in self.nodes if node.layer == layer))
 
     def node(self, name: str) -> GraphNode:
-        """Raises OptionError for a name that no node has."""
+        """Return a node by its name. Raises OptionError for a name that does not exist."""
         for node in self.nodes:
             if node.name == name:
                 return node
         raise OptionError(f"the graph of {self.file} has no node {name!r}")
 
-    def runs(self) -> list[Alike]:
-        """Nodes of a layer, or between layers, together."""
-        runs: list[list[GraphNode]] = []
+    def groups(self) -> list[LayerGroup]:
+        """Return the nodes of each layer, and of each stretch between layers."""
+        groups: list[list[GraphNode]] = []
         for node in self.nodes:
-            if not runs or runs[-1][0].layer != node.layer:
-                runs.append([])
-            runs[-1].append(node)
-        return [Alike(tuple(nodes), nodes[0].layer) for nodes in runs]
+            if not groups or groups[-1][0].layer != node.layer:
+                groups.append([])
+            groups[-1].append(node)
+        return [LayerGroup(tuple(nodes), nodes[0].layer) for nodes in groups]
 
-    def folded(self) -> list[Alike]:
-        """`runs`, of layers of the same make only the first."""
+    def distinct_groups(self) -> list[LayerGroup]:
+        """Return `groups` with layers that are built alike merged into the first of them."""
         first: dict[str, int] = {}
-        found: list[Alike] = []
-        for run in self.runs():
-            layer, make = run.layer, _make(run.nodes)
+        groups: list[LayerGroup] = []
+        for run in self.groups():
+            layer, make = run.layer, _layer_signature(run.nodes)
             if layer is None or make not in first:
-                first[make] = len(found)
-                found.append(run)
+                first[make] = len(groups)
+                groups.append(run)
             else:
-                before = found[first[make]]
-                found[first[make]] = Alike(before.nodes, before.layer, (*before.others, layer))
-        return found
+                before = groups[first[make]]
+                groups[first[make]] = LayerGroup(before.nodes, before.layer, (*before.others, layer))
+        return groups
 
     def dot(self) -> str:
-        """The graph in the language of Graphviz."""
+        """Return the graph in Graphviz' language."""
         return "\n".join(_dot(self)) + "\n"
 
 
 def graph(source: PathLike | Model) -> ModelGraph:
-    """The list of operations that a model is computed by, from tokens to logits; no weights are read.
+    """Return the list of operations from tokens to logits; no weights are read.
 
-    source: a GGUF file (of a split set, any shard), a Hugging Face folder, or a Model. Raises FileError for what is no
-    model's file, and ModelError for tensors whose shapes do not fit, or a model that is not one list of layers.
+    source: a GGUF file (any shard of a split set), a Hugging Face folder, or a Model. Raises FileError for a file
+    without a model, and ModelError for tensors whose shapes do not fit, or a model that is not one list of layers.
     """
     from runtime.node_values import whole_graph
 
@@ -143,16 +144,16 @@ def _weight(tensor: "Tensor") -> NodeWeight:
 
 
 def attributes(operation: "Operation", hparams: "HParams") -> dict[str, Any]:
-    """What decides an operation's result beside its inputs and weights."""
-    found: dict[str, Any] = {}
+    """Return the values that decide an operation's result besides its inputs and weights."""
+    values: dict[str, Any] = {}
     for each in fields(operation):
         value = getattr(operation, each.name)
         if callable(value) and hasattr(value, "__name__"):
             value = value.__name__
         if each.name not in ("role", "size", "suffix") and value not in (None, False, ()) and _is_plain(value):
-            found[each.name] = value
-    more = _BY_OPERATION.get(type(operation).__name__)
-    return found | (more(operation, hparams) if more else {})
+            values[each.name] = value
+    own_attributes = _BY_OPERATION.get(type(operation).__name__)
+    return values | (own_attributes(operation, hparams) if own_attributes else {})
 
 
 def _is_plain(value: Any) -> bool:
@@ -194,8 +195,8 @@ _BY_OPERATION: Mapping[str, Callable[[Any, "HParams"], dict[str, Any]]] = {
 }
 
 
-def _make(nodes: Sequence[GraphNode]) -> str:
-    """What two layers of the same make have in common, as a text to be compared."""
+def _layer_signature(nodes: Sequence[GraphNode]) -> str:
+    """Return a text that is equal for layers that are built alike."""
     start, layer = nodes[0].number, nodes[0].layer
     names = {node.name: node.number - start for node in nodes}
 

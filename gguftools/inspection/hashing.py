@@ -1,4 +1,4 @@
-"""Hashes of tensors and of whole models, listed and checked in the manifest format of llama.cpp.
+"""Hash tensors and whole models; write and check manifests in llama.cpp's format.
 
 A line is `ALGORITHM  HEX  FILE:TENSOR`, or `ALGORITHM  HEX  FILE` for all tensors' data in file order. Metadata and
 padding are not part of it, so that renaming a model changes nothing.
@@ -26,7 +26,7 @@ from ..io.gguf.reader import open_gguf
 from ..io.stores.path import located
 from ..models.model import Model, opened_gguf
 from ..writing.row_blocks import Progress
-from .digests import ESCAPE, CheckReport, Digest, HashReport, Mismatch
+from .digests import ESCAPE, Digest, HashReport, ManifestCheck, Mismatch
 
 UUID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "en.wikipedia.org/wiki/Llama.cpp")
 HASHERS: dict[str, Callable[[], Any]] = {
@@ -35,7 +35,7 @@ HASHERS: dict[str, Callable[[], Any]] = {
     "sha256": hashlib.sha256,
     "uuid": lambda: hashlib.sha1(UUID_NAMESPACE.bytes),
 }
-WORTH_A_THREAD = 1 << 16  # bytes
+MIN_PARALLEL_BYTES = 1 << 16  # bytes
 CHUNK = 1 << 24
 ESCAPED = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5})")
 LINE = re.compile(r"(\w+)\s+([0-9A-Fa-f-]+) [ *](.+)")
@@ -48,12 +48,13 @@ def hash(
     tensors: bool = True,
     progress: Progress | None = None,
 ) -> HashReport:
-    """Hashes of each tensor (unless tensors=False), then of all, by each of the algorithms: xxh64, sha1, sha256, uuid.
+    """Return hashes of each tensor (unless tensors=False), then of the whole model, by each algorithm: xxh64, sha1,
+    sha256, uuid.
 
-    uuid is of the whole only: version 5, in the name space of llama.cpp. Of a split set, any shard may be named; the
-    hashes are those of the merged file. A Model's tensors are hashed as they are stored.
-    progress(bytes done, of how many, tensor).
-    Raises FileError, also for a file that is changed meanwhile, and OptionError for an unknown algorithm.
+    uuid: of the whole model only, version 5 in llama.cpp's name space. source: of a split set, any shard; the hashes
+    are those of the merged file. A Model's tensors are hashed as they are stored. progress(bytes done, of how many,
+    tensor). Raises FileError, also for a file that is changed while it is read, and OptionError for an unknown
+    algorithm.
     """
     given = set(as_texts(algorithms, "algorithms"))
     if unknown := given.difference(HASHERS):
@@ -63,14 +64,14 @@ def hash(
     file = str(source.path if isinstance(source, Model) else source)
     total, done = model.nbytes, 0
     whole = {name: HASHERS[name]() for name in wanted}
-    found: list[Digest] = []
+    digests: list[Digest] = []
     with started_pool(min(2 * len(wanted), os.cpu_count() or 1)) as pool:
         for tensor in model.streamed().values():
             own = {name: HASHERS[name]() for name in wanted if name != "uuid"} if tensors else {}
             step = max(1, CHUNK // max(1, tensor.row_bytes))
             for start in range(0, tensor.rows, step):
                 data = tensor.raw(start, min(start + step, tensor.rows)).reshape(-1).data
-                spread: Any = pool.map if len(data) >= WORTH_A_THREAD else map
+                spread: Any = pool.map if len(data) >= MIN_PARALLEL_BYTES else map
                 list(spread(lambda hasher, data=data: hasher.update(data), (*own.values(), *whole.values())))
                 done += len(data)
                 if progress is not None:
@@ -78,30 +79,30 @@ def hash(
             if tensor.tail is not None:
                 for hasher in (*own.values(), *whole.values()):
                     hasher.update(np.ascontiguousarray(tensor.tail).data)
-            found += [Digest(name, hasher.hexdigest(), file, tensor.name) for name, hasher in own.items()]
+            digests += [Digest(name, hasher.hexdigest(), file, tensor.name) for name, hasher in own.items()]
     model.origin.reads.check_unchanged()
     for name, hasher in whole.items():
         value = hasher.hexdigest()
-        found.append(Digest(name, str(uuid.UUID(hex=value[:32], version=5)) if name == "uuid" else value, file))
-    return HashReport(located(file), tuple(found))
+        digests.append(Digest(name, str(uuid.UUID(hex=value[:32], version=5)) if name == "uuid" else value, file))
+    return HashReport(located(file), tuple(digests))
 
 
 def write_manifest(
     path: PathLike, digests: Iterable[Digest], overwrite: bool = False, reads: Iterable[PathLike] = ()
 ) -> list[Digest]:
-    """Write a manifest, and return what is in it; digests may be computed while it is open. reads: the files.
+    """Write a manifest and return its digests, which may be computed while it is open.
 
-    Raises FileError, OptionError.
+    reads: the hashed files, which must not be overwritten. Raises FileError, OptionError.
     """
     read = InputFiles(tuple(shard for each in reads for shard in open_gguf(located(each)).shards))
     with atomic_output(output_path(path), "w", overwrite, read) as file:
-        found = list(digests)
-        file.writelines(f"{digest.line()}\n" for digest in found)
-    return found
+        written = list(digests)
+        file.writelines(f"{digest.line()}\n" for digest in written)
+    return written
 
 
 def read_manifest(path: PathLike) -> list[Digest]:
-    """The lines of a manifest. Raises FileError for one that is none."""
+    """Return the digests of a manifest. Raises FileError for an invalid line."""
     lines = read_text(Path(path), HASHES).replace("\r\n", "\n").split("\n")
     rows = []
     for number, line in enumerate(lines, 1):
@@ -125,22 +126,22 @@ def read_manifest(path: PathLike) -> list[Digest]:
 
 
 def _files(names: Iterable[str]) -> dict[str, str]:
-    """For each FILE:TENSOR its file, where that has a line of its own: the longest, as names may have colons."""
-    found: dict[str, str] = {}
+    """Return the file of each FILE:TENSOR whose file has its own line: the longest match, as names may have colons."""
+    files: dict[str, str] = {}
     begun: list[str] = []  # names that the one at hand begins with
     for name in sorted(names, key=lambda name: f"{name}:"):
         while begun and not name.startswith(f"{begun[-1]}:"):
             begun.pop()
         if begun:
-            found[name] = begun[-1]
+            files[name] = begun[-1]
         begun.append(name)
-    return found
+    return files
 
 
-def check_file(path: PathLike, manifest: PathLike, progress: Progress | None = None) -> CheckReport:
-    """Compare a file with a manifest: with its lines for a file of this name, or with all if they are for one file.
+def check_file(path: PathLike, manifest: PathLike, progress: Progress | None = None) -> ManifestCheck:
+    """Compare a file with a manifest: with the lines for its name, or with all lines if they are for one file.
 
-    Raises FileError where the manifest has nothing for the file.
+    Raises FileError if the manifest has no line for the file.
     """
     lines, own = read_manifest(manifest), Path(path).name
     files = {line.file for line in lines}
@@ -151,12 +152,12 @@ def check_file(path: PathLike, manifest: PathLike, progress: Progress | None = N
         raise FileError(f"{manifest} has no hashes of {own}" + (f"; it has those of {some}" if some else ""))
     has_tensors = any(line.tensor is not None for line in lines)
     report = hash(path, {line.algorithm for line in lines}, tensors=has_tensors, progress=progress)
-    expected, found = (
+    expected, actual = (
         {(line.algorithm, line.tensor): line.hex for line in digests} for digests in (lines, report.digests)
     )
     wrong = [
-        Mismatch(key[1] or str(path), key[0], expected.get(key), found.get(key))
-        for key in dict.fromkeys((*expected, *found))
-        if expected.get(key) != found.get(key) and (key[1] is not None or key in expected)
+        Mismatch(key[1] or str(path), key[0], expected.get(key), actual.get(key))
+        for key in dict.fromkeys((*expected, *actual))
+        if expected.get(key) != actual.get(key) and (key[1] is not None or key in expected)
     ]
-    return CheckReport(str(path), len(lines), wrong)
+    return ManifestCheck(str(path), len(lines), wrong)

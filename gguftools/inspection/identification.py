@@ -1,4 +1,4 @@
-"""How a quantized file was made from an original: by which recipe, which tensors otherwise, and by what encoder.
+"""Find out how a quantized file was made from an original: by which recipe, with which exceptions and encoder.
 
 The recipe is the one whose choice of formats fits best. Whether the bytes of a tensor are those that llama.cpp's
 encoder makes of the original is found by encoding some of its rows, or all of them.
@@ -28,15 +28,15 @@ from ..quantization.imatrix import ImportanceMatrix, importance_for, usable_matr
 from ..quantization.recipes import NOT_STORED, RECIPES, Choice, Options, Recipe, layer_of, model_facts, visit_order
 from ..writing.items import Item, encode_rows, read_rows
 from ..writing.row_blocks import Progress, RowBlock, over_rows, run_blocks
-from .weight_errors import Pairs, kind_of, plain_shapes
+from .weight_errors import Pairs, plain_shapes, role_of
 
 SAMPLE = 1 << 16  # values of a tensor that are compared
-LEAST_ROWS = 8
+MIN_ROWS = 8
 RUNS = 8  # places of a tensor that rows are taken from
 ROUNDED = ("F16", "BF16", "Q8_0")  # what an original may have been converted to before it was quantized
 FAR = 2.0  # times our encoder's error: more is no other way of rounding, but other values
-MOST_RULES = 12  # of a command that one would still type
-GUESSED = 1024  # added to the file type of a recipe that nobody stated
+MAX_RULES = 12  # of a command that one would still type
+GUESSED_FILE_TYPE = 1024  # added to the file type of a recipe that nobody stated
 
 # How a tensor's bytes can have been made; the first four are explained by the original.
 COPIED, PLAIN, WEIGHTED = "copied", "plain", "imatrix"
@@ -58,10 +58,10 @@ Floats = NDArray[np.float32]
 class TensorOrigin:
     """How one tensor was made.
 
-    format: in the file; expected: what the recipe has there, None for a tensor that no recipe quantizes. made: a key of
-    MADE. via: the format that the original was rounded to first. rows: how many were compared; equal_rows: of them, to
-    the byte. relative: error of the compared rows, over their root mean square; expected_relative: of our encoder's;
-    both None where the bytes are explained.
+    format: in the file; expected: the recipe's, None for a tensor that no recipe quantizes. made: a key of MADE. via:
+    the format that the original was rounded to first. rows: how many were compared; equal_rows: how many are equal to
+    the byte. relative: error of the compared rows over their root mean square; expected_relative: error of our encoder;
+    both None if the bytes are explained.
     """
 
     name: str
@@ -80,7 +80,7 @@ class TensorOrigin:
 
     @property
     def is_explained(self) -> bool:
-        """Whether the bytes are what the original becomes."""
+        """Return whether the bytes are those that llama.cpp makes of the original."""
         return self.made in EXPLAINED
 
 
@@ -88,10 +88,10 @@ class TensorOrigin:
 class Identification:
     """How a file was made from an original.
 
-    recipe: whose formats fit best; pure: with its default format throughout. also: other recipes that fit as well.
-    declared: the recipe that the file says it is of; declared_imatrix: the name of the matrix that it says was used.
-    imatrix: the matrix that was tried. rules: regular expressions and formats that make up for `others`. rows, of_rows:
-    how many were compared, of how many. only_original, only_file, other_shapes: names of tensors.
+    recipe: the one whose formats fit best; pure: its default format throughout. also: other recipes that fit as well.
+    declared: the recipe in the file's metadata; declared_imatrix: the name of the matrix there. imatrix: the matrix
+    that was tried. rules: regular expressions and formats that explain `others`. rows, of_rows: rows compared, and rows
+    in all. only_original, only_file, other_shapes: names of tensors.
     """
 
     original: Path
@@ -113,33 +113,34 @@ class Identification:
 
     @property
     def others(self) -> list[TensorOrigin]:
-        """Tensors whose format is not the recipe's."""
+        """Return the tensors whose format is not the recipe's."""
         return [tensor for tensor in self.tensors if tensor.is_other_format]
 
     @property
     def unexplained(self) -> list[TensorOrigin]:
+        """Return the tensors whose bytes are not explained."""
         return [tensor for tensor in self.tensors if not tensor.is_explained]
 
     @property
     def vias(self) -> list[str]:
-        """Formats that the original was rounded to before tensors were made of it."""
+        """Return the formats that the original was rounded to before it was quantized."""
         return sorted({tensor.via for tensor in self.tensors if tensor.via})
 
     @property
     def is_explained(self) -> bool:
-        """Whether every tensor is there, and is what llama.cpp makes of the original."""
+        """Return whether every tensor exists and has the bytes that llama.cpp makes of the original."""
         return not (self.unexplained or self.only_original or self.only_file or self.other_shapes)
 
     @property
     def made(self) -> dict[str, int]:
-        """How many tensors were made in each way."""
-        found = Counter(tensor.made for tensor in self.tensors)
-        return {made: found[made] for made in MADE if found[made]}
+        """Return the number of tensors for each key of MADE."""
+        counts = Counter(tensor.made for tensor in self.tensors)
+        return {made: counts[made] for made in MADE if counts[made]}
 
     @property
     def command(self) -> str | None:
-        """What writes a file of the same formats; None where that takes many rules."""
-        if len(self.rules) > MOST_RULES:
+        """Return a command that writes a file of the same formats; None if it needs too many rules."""
+        if len(self.rules) > MAX_RULES:
             return None
         words = ["gguftools", "quantize", str(self.original), self.recipe, *(["--pure"] if self.pure else [])]
         matrix = self.imatrix if self.made.get(WEIGHTED) else self.declared_imatrix
@@ -149,11 +150,11 @@ class Identification:
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """Return a summary in one sentence."""
         name = f"{self.recipe}{', pure' if self.pure else ''}"
         others, unexplained = len(self.others), len(self.unexplained)
-        said = "" if self.declared in (None, self.recipe) else f" (it says {self.declared})"
-        formats = f"the formats of {name}{said}"
+        declared = "" if self.declared in (None, self.recipe) else f" (it says {self.declared})"
+        formats = f"the formats of {name}{declared}"
         formats += f", but for {others} of {len(self.tensors)} tensors" if others else ""
         compared = "all rows compared" if self.rows == self.of_rows else f"{self.rows} of {self.of_rows} rows compared"
         if unexplained:
@@ -213,19 +214,19 @@ def identify(
         raise OptionError(f"{first.path} has fewer bits than {second.path}", "the original comes first")
     declared, declared_imatrix = _declared(second), second.metadata.get("quantize.imatrix.file")
     weighted = declared_imatrix is not None or matrix is not None
-    chooser = _Chooser(first, pairs)
-    fits = chooser.fits(declared, weighted)
+    matcher = _RecipeMatcher(first, pairs)
+    fits = matcher.fits(declared, weighted)
     best = fits[0]
     expected = {choice.name: choice for choice in best.choices}
     items = {
         name: Item(pairs.a[name], pairs.b[name].format, _importance(matrix, pairs.a[name], pairs.b[name]))
         for name in visit_order(pairs.readable)
     }
-    work = _Comparison(items, pairs.b, threads, progress)
-    found = work.sampled()
+    comparison = _Comparison(items, pairs.b, threads, progress)
+    origins = comparison.sampled()
     if full:
-        found = work.in_full(found)
-    tensors = [replace(each, expected=chooser.expected(expected[each.name])) for each in found]
+        origins = comparison.in_full(origins)
+    tensors = [replace(each, expected=matcher.expected(expected[each.name])) for each in origins]
     tensors += [TensorOrigin(name, pairs.b[name].format.name, None, UNKNOWN) for name in pairs.unread]
     also = tuple(dict.fromkeys(f.recipe.name for f in fits if f.rank[:3] == best.rank[:3]))
     return Identification(
@@ -238,7 +239,7 @@ def identify(
         None if declared_imatrix is None else str(declared_imatrix),
         None if matrix is None else matrix.path,
         tuple(tensors),
-        tuple(chooser.rules(best)),
+        tuple(matcher.rules(best)),
         sum(each.rows for each in tensors),
         sum(pairs.b[each.name].rows for each in tensors),
         pairs.only_a,
@@ -258,8 +259,8 @@ class _Fit(NamedTuple):
     choices: Sequence[Choice]
 
 
-class _Chooser:
-    """What recipes choose for an original's tensors, beside the formats of a file."""
+class _RecipeMatcher:
+    """Compares the formats that recipes choose for an original's tensors with those of a file."""
 
     def __init__(self, original: Model, pairs: Pairs) -> None:
         self.pairs, self.facts = pairs, model_facts(original.metadata)
@@ -267,8 +268,8 @@ class _Chooser:
         self.triples = [(name, tensor.shape, tensor.format) for name, tensor in pairs.a.items()]
 
     def fits(self, declared: str | None, weighted: bool) -> list[_Fit]:
-        """Every recipe, the best first: by tensors of other formats, by their values; then what is usual, or
-        declared.
+        """Return all recipes, the best first: fewest tensors, then values, of other formats; then the usual or declared
+        one.
         """
         fits = []
         for recipe in (recipe for recipe in RECIPES.values() if recipe.default is not None):
@@ -286,7 +287,7 @@ class _Chooser:
     def choices(
         self, recipe: Recipe, pure: bool, weighted: bool, rules: Sequence[tuple[str, str]] = ()
     ) -> list[Choice] | None:
-        """None where a tensor can have no format."""
+        """Return the formats that a recipe chooses; None if it has none for some tensor."""
         try:
             options = Options(pure=pure, rules=tuple(rules))
             return recipes.choose(recipe, self.triples, self.facts, weighted, options)
@@ -294,12 +295,12 @@ class _Chooser:
             return None
 
     def wrong(self, choices: Sequence[Choice]) -> list[str]:
-        """Names of the tensors whose format in the file is another than the one chosen."""
+        """Return the names of the tensors whose format in the file differs from the chosen one."""
         there = [choice for choice in choices if choice.name in self.pairs.readable]
         return [each.name for each in there if self.expected(each) not in (None, self.format(each.name))]
 
     def expected(self, choice: Choice) -> str | None:
-        """The format chosen for a tensor; None where it is left as it is, and the file has floats there, too."""
+        """Return the format chosen for a tensor; None if it is left as it is and the file has floats, too."""
         original, other = self.pairs.a[choice.name], self.pairs.b[choice.name]
         quantizable = recipes.is_quantizable(original.name, original.shape, original.format)
         return choice.format.name if quantizable or other.format.is_quantized else None
@@ -308,10 +309,10 @@ class _Chooser:
         return self.pairs.b[name].format.name
 
     def rules(self, fit: _Fit) -> list[tuple[str, str]]:
-        """Rules for tensors of other formats than the recipe's: together with them it chooses the file's.
+        """Return rules for the tensors whose format is not the recipe's.
 
-        A rule for a kind of tensor and a format at a time, the one for most tensors first: what it takes from the
-        recipe's count changes what that has for others of the kind.
+        One rule for a role and a format at a time, the one for the largest number of tensors first: each changes what
+        the recipe's counters choose for the other tensors of the role.
         """
         rules: list[tuple[str, str]] = []
         done: set[str] = set()
@@ -319,39 +320,41 @@ class _Chooser:
             groups: dict[tuple[str, str], list[str]] = {}
             for name in self.wrong(choices):
                 if name not in done and self.may_be_ruled(fit.recipe, name):
-                    groups.setdefault((kind_of(name), self.format(name)), []).append(name)
+                    groups.setdefault((role_of(name), self.format(name)), []).append(name)
             if not groups:
                 break
-            (kind, form), names = max(groups.items(), key=lambda group: len(group[1]))
+            (role, form), names = max(groups.items(), key=lambda group: len(group[1]))
             done.update(names)
-            rules.append((self.pattern(kind, names), form))
+            rules.append((self.pattern(role, names), form))
         return rules
 
-    def pattern(self, kind: str, names: Sequence[str]) -> str:
-        """A regular expression for some tensors of a kind."""
+    def pattern(self, role: str, names: Sequence[str]) -> str:
+        """Return a regular expression for some tensors of one role."""
         layers = sorted({layer_of(name) for name in names})
         if layers == [-1]:
-            return f"^{re.escape(kind)}$"
-        every = {name for name, *_ in self.triples if kind_of(name) == kind} == set(names)
+            return f"^{re.escape(role)}$"
+        every = {name for name, *_ in self.triples if role_of(name) == role} == set(names)
         numbers = r"\d+" if every else "|".join(map(str, layers))
-        return rf"^blk\.{f'({numbers})' if '|' in numbers else numbers}\.{re.escape(kind)}$"
+        return rf"^blk\.{f'({numbers})' if '|' in numbers else numbers}\.{re.escape(role)}$"
 
     def may_be_ruled(self, recipe: Recipe, name: str) -> bool:
-        """Whether a rule can decide on a tensor: none does with recipes of floats, or for what is never quantized."""
+        """Return whether a rule can decide on a tensor: not with recipes of floats, nor for tensors that are never
+        quantized.
+        """
         tensor, default = self.pairs.a[name], format_named(recipe.default or "")
         quantizable = recipes.is_quantizable(name, tensor.shape, tensor.format)
         return default.is_quantized and quantizable and self.format(name) not in NOT_STORED
 
 
 def _in_own_formats(model: Model) -> dict[str, Tensor]:
-    """Tensors in formats of llama.cpp's. Raises OptionError for values that none of these holds."""
-    found = {name: restated(tensor) for name, tensor in plain_shapes(model).items()}
-    for tensor in found.values():
+    """Return the tensors in llama.cpp's formats. Raises OptionError for values that none of these holds."""
+    tensors = {name: restated(tensor) for name, tensor in plain_shapes(model).items()}
+    for tensor in tensors.values():
         if tensor.format.dialect:
             what = f"{tensor.name!r} is {tensor.format.name}, a format of {tensor.format.dialect}"
             problem = f"{model.path} was made by no recipe of llama.cpp: {what}"
             raise OptionError(problem, "`gguftools diff --errors` compares it")
-    return found
+    return tensors
 
 
 def _bits(pairs: Pairs, tensors: Mapping[str, Tensor]) -> int:
@@ -361,7 +364,7 @@ def _bits(pairs: Pairs, tensors: Mapping[str, Tensor]) -> int:
 def _declared(model: Model) -> str | None:
     number = model.metadata.get("general.file_type")
     try:
-        wanted = int(number) % GUESSED if number is not None else None
+        wanted = int(number) % GUESSED_FILE_TYPE if number is not None else None
     except (TypeError, ValueError, OverflowError):
         return None
     return next((recipe.name for recipe in RECIPES.values() if recipe.file_type == wanted), None)
@@ -373,15 +376,15 @@ def _importance(matrix: ImportanceMatrix | None, a: Tensor, b: Tensor) -> Floats
     return importance_for(matrix, a, allow_missing_experts=True)
 
 
-class _Way(NamedTuple):
-    """A way in which bytes may have been made: what they are called, and how to make them."""
+class _EncodingMethod(NamedTuple):
+    """One way to encode a tensor, with its key of MADE."""
 
     made: str
     via: str | None
     item: Item
 
     def encode(self, values: Floats, first_row: int) -> NDArray[np.uint8] | None:
-        """None where it cannot be."""
+        """Return the encoded rows; None if the values cannot be encoded."""
         if self.via:
             form = format_named(self.via)
             with np.errstate(over="ignore"):
@@ -396,7 +399,7 @@ class _Way(NamedTuple):
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Compares the tensors of a file with what an original's become. items: what they are, of the original."""
+    """Compares a file's tensors with what an original's become. items: how to encode the original's."""
 
     items: Mapping[str, Item]
     others: Mapping[str, Tensor]
@@ -404,7 +407,7 @@ class _Comparison:
     progress: Progress | None
 
     def sampled(self) -> list[TensorOrigin]:
-        """How each tensor was made, as far as some rows show."""
+        """Return how each tensor was made, judged by a sample of its rows."""
         threads = thread_count(self.threads)
         compile_codecs(self._codecs(), processes=threads)
         blocks = [
@@ -420,22 +423,22 @@ class _Comparison:
             progress=self.progress,
             in_order=True,
         )
-        return [found for _, found in results]
+        return [origin for _, origin in results]
 
     def in_full(self, sampled: Sequence[TensorOrigin]) -> list[TensorOrigin]:
-        """The same, after a look at all rows: whether they were made in the way that fits the sample best."""
+        """Return the same judged by all rows, with the method that fits the sample best."""
         ways = {each.name: self._way(each) for each in sampled}
         equal = Counter[str]()
         tensors = [self.items[each.name].tensor for each in sampled]
         look = partial(self._equal_rows, ways)
         for tensor, _, count in over_rows(tensors, look, threads=self.threads, progress=self.progress):
             equal[tensor.name] += count
-        found = []
+        checked = []
         for each in sampled:
             rows, same = self.items[each.name].tensor.rows, equal[each.name]
             made = each.made if each.made not in EXPLAINED or same == rows else OTHER_VALUES
-            found.append(replace(each, made=made, rows=rows, equal_rows=same))
-        return found
+            checked.append(replace(each, made=made, rows=rows, equal_rows=same))
+        return checked
 
     def _codecs(self) -> Iterator[Codec]:
         for item in self.items.values():
@@ -446,24 +449,24 @@ class _Comparison:
             if item.importance is not None:
                 yield Codec(item.format.name, "weighted")
 
-    def _ways(self, item: Item) -> Iterator[_Way]:
-        """The likely ones first."""
+    def _ways(self, item: Item) -> Iterator[_EncodingMethod]:
+        """Yield the possible methods, likely ones first."""
         tensor = item.tensor
         fitting = (via for via in ROUNDED if not tensor.width % format_named(via).block_size)
         rounded = (via for via in fitting if via != tensor.format.name and not tensor.format.is_quantized)
         for via in (None, *rounded):
             if not item.format.needs_importance:
-                yield _Way(PLAIN, via, item._replace(importance=None))
+                yield _EncodingMethod(PLAIN, via, item._replace(importance=None))
             if item.importance is not None:
-                yield _Way(WEIGHTED, via, item)
+                yield _EncodingMethod(WEIGHTED, via, item)
 
-    def _way(self, found: TensorOrigin) -> _Way | None:
-        """By which all rows are compared."""
-        ways = list(self._ways(self.items[found.name]))
-        fitting = [way for way in ways if (way.made, way.via) == (found.made, found.via)]
+    def _way(self, origin: TensorOrigin) -> _EncodingMethod | None:
+        """Return the method to compare all rows with."""
+        ways = list(self._ways(self.items[origin.name]))
+        fitting = [way for way in ways if (way.made, way.via) == (origin.made, origin.via)]
         return next(iter(fitting or ways), None)
 
-    def _equal_rows(self, ways: Mapping[str, _Way | None], tensor: Tensor, start: int, stop: int) -> int:
+    def _equal_rows(self, ways: Mapping[str, _EncodingMethod | None], tensor: Tensor, start: int, stop: int) -> int:
         other = self.others[tensor.name]
         raw, theirs = (read_rows(each, start, stop, finite=False) for each in (tensor, other))
         if tensor.format.name == other.format.name and np.array_equal(raw, theirs):
@@ -481,7 +484,7 @@ class _Comparison:
         if form == tensor.format.name and np.array_equal(np.concatenate(raw), theirs):
             return TensorOrigin(tensor.name, form, None, COPIED, None, count, count)
         values = [tensor.format.decode(each) for each in raw]
-        most, ours = 0, None
+        equal_rows, ours = 0, None
         for way in self._ways(item):
             pieces = [way.encode(each, start) for each, (start, _) in zip(values, runs, strict=True)]
             encoded = [piece for piece in pieces if piece is not None]
@@ -491,7 +494,7 @@ class _Comparison:
             equal = int((made == theirs).all(axis=1).sum())
             if equal == count:
                 return TensorOrigin(tensor.name, form, None, way.made, way.via, count, count)
-            most, ours = max(most, equal), made if ours is None else ours
+            equal_rows, ours = max(equal_rows, equal), made if ours is None else ours
         wanted = np.concatenate(values)
         relative = _relative(other.format.decode(np.ascontiguousarray(theirs)), wanted)
         expected = None if ours is None else _relative(other.format.decode(ours), wanted)
@@ -499,12 +502,12 @@ class _Comparison:
         # Without a matrix nothing says how near a format that needs one gets: half of the values' size is far.
         near = near or (expected is None and relative is not None and relative < 1 / FAR)
         made_by = OTHER_METHOD if near else OTHER_VALUES
-        return TensorOrigin(tensor.name, form, None, made_by, None, count, most, relative, expected)
+        return TensorOrigin(tensor.name, form, None, made_by, None, count, equal_rows, relative, expected)
 
 
 def _runs(tensor: Tensor) -> list[tuple[int, int]]:
-    """The rows of a sample: all of a small tensor, else some from a few places that are spread over it."""
-    rows = max(LEAST_ROWS, SAMPLE // max(1, tensor.width))
+    """Return the ranges of rows of a sample: all of a small tensor, else some from places spread over it."""
+    rows = max(MIN_ROWS, SAMPLE // max(1, tensor.width))
     if rows >= tensor.rows:
         return [(0, tensor.rows)]
     each = rows // RUNS
@@ -513,8 +516,8 @@ def _runs(tensor: Tensor) -> list[tuple[int, int]]:
 
 
 def _relative(values: Floats, wanted: Floats) -> float | None:
-    """Error over the root mean square of what is wanted; None where it is no finite number."""
+    """Return the error over the root mean square of the wanted values; None if it is not finite."""
     with np.errstate(all="ignore"):
         x = wanted.astype(np.float64)
-        found = np.sqrt(np.square(values - x).sum() / np.square(x).sum())
-    return float(found) if np.isfinite(found) else None
+        ratio = np.sqrt(np.square(values - x).sum() / np.square(x).sum())
+    return float(ratio) if np.isfinite(ratio) else None

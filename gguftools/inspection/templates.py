@@ -1,23 +1,27 @@
-"""What a file's chat template makes of conversations, beside what another's makes of them."""
+"""Render conversations with a file's chat template, and compare them with another file's."""
 
 import difflib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quants.arguments import PathLike
 from quants.errors import VocabularyError
 
 from ..metadata.chat_templates import SAMPLES, render, special_texts
-from ..metadata.prompts import conversations
-from ..models.model import Model
+from ..metadata.prompts import Message, as_conversations, conversations
+from ..models.model import Model, opened, opened_gguf, path_of
+from ..writing.report import verdict_word
 
+Messages = PathLike | Sequence[Sequence[Message]]  # a file of conversations, or conversations
 TODAY = "2026-01-01T12:00:00"  # for templates that write the date: the same text whenever it is rendered
 
 
 @dataclass(frozen=True)
 class RenderedText:
-    """A conversation's text, or why the template has none."""
+    """A conversation's text, or the template's error."""
 
     name: str
     text: str | None
@@ -27,32 +31,80 @@ class RenderedText:
         return {"name": self.name, "text": self.text, "error": self.error}
 
 
-def rendered_texts(model: Model, messages: Path | None = None) -> list[RenderedText]:
-    """Texts of conversations up to where an answer begins. messages: a file of them; None for a few usual ones.
+@dataclass(frozen=True)
+class TemplateReport:
+    """What a file's chat template makes of conversations."""
 
+    file: Path
+    texts: list[RenderedText]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"file": str(self.file), "texts": [each.as_dict() for each in self.texts]}
+
+
+@dataclass(frozen=True)
+class TemplateComparison:
+    """Conversations of which two chat templates make other texts. differences: by name, lines of a unified diff."""
+
+    file: Path
+    other: Path
+    differences: dict[str, list[str]]
+
+    @property
+    def equal(self) -> bool:
+        """Return whether all texts are the same."""
+        return not self.differences
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        about = {"file": str(self.file), "other": str(self.other), "verdict": verdict_word(self.equal)}
+        return about | {"differences": self.differences}
+
+
+def chat_template(source: PathLike | Model, messages: Messages | None = None) -> TemplateReport:
+    """Render conversations with a file's chat template, up to where an answer begins; it runs in a sandbox.
+
+    source: a GGUF file, any shard of a split set, its URL, or a Model. messages: a file of conversations, JSON or
+    JSON lines, or conversations, each a list of {"role": …, "content": …}; None for a few samples.
     Raises FileError, OptionError, VocabularyError for a template that is missing, or takes too long.
     """
+    return TemplateReport(path_of(source), _rendered(opened_gguf(source), messages))
+
+
+def compare_chat_templates(
+    source: PathLike | Model, other: PathLike | Model, messages: Messages | None = None
+) -> TemplateComparison:
+    """Compare what two files' chat templates make of conversations.
+
+    source: as of `chat_template`; other: also a Hugging Face folder. messages, errors: as of `chat_template`.
+    """
+    one, two = opened_gguf(source), opened(other)
+    pairs = zip(_rendered(one, messages), _rendered(two, messages), strict=True)
+    differences = {
+        ours.name: _difference(_lines(ours), _lines(theirs), str(one.path), str(two.path))
+        for ours, theirs in pairs
+        if (ours.text, bool(ours.error)) != (theirs.text, bool(theirs.error))
+    }
+    return TemplateComparison(path_of(source), path_of(other), differences)
+
+
+def _rendered(model: Model, messages: Messages | None) -> list[RenderedText]:
+    """Return a text for each conversation."""
     template = model.chat_template
     if not isinstance(template, str):
         raise VocabularyError(f"{model.path} has no chat template", "set one with `gguftools set-metadata`")
     asked: Mapping[str, Mapping[str, Any]] = SAMPLES
     if messages is not None:
-        given = enumerate(conversations(messages), 1)
-        asked = {f"conversation {number}": {"messages": each} for number, each in given}
+        if isinstance(messages, (str, os.PathLike)):
+            given = conversations(Path(messages))
+        else:
+            given = as_conversations(messages)
+        asked = {f"conversation {number}": {"messages": each} for number, each in enumerate(given, 1)}
     common: dict[str, Any] = {"tools": None, "documents": None, "add_generation_prompt": True}
     common |= special_texts(model.metadata)
     answers = render(template, [{**common, **each} for each in asked.values()], now=TODAY)
     return [RenderedText(name, each.text, each.error) for name, each in zip(asked, answers, strict=True)]
-
-
-def compare_templates(one: Model, other: Model, messages: Path | None = None) -> dict[str, list[str]]:
-    """Conversation → lines of a diff, of those that differ. Raises as `rendered_texts` does."""
-    pairs = zip(rendered_texts(one, messages), rendered_texts(other, messages), strict=True)
-    return {
-        ours.name: _difference(_lines(ours), _lines(theirs), str(one.path), str(other.path))
-        for ours, theirs in pairs
-        if (ours.text, bool(ours.error)) != (theirs.text, bool(theirs.error))
-    }
 
 
 def _lines(rendered: RenderedText) -> list[str]:

@@ -1,4 +1,4 @@
-"""Whether a GGUF file is sound: structure, keys and tensors that its architecture needs, vocabulary, every block."""
+"""Check whether a GGUF file is sound: structure, required keys and tensors, vocabulary, every block."""
 
 import re
 from collections import Counter
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from archs.encoder import KIND, NAME
+from archs.encoder import GENERAL_TYPE, NAME
 from archs.gguf_names import tensor_names
 from archs.layered import is_zero
-from archs.mtp import are_alone, faults_beyond
+from archs.mtp import faults_beyond, has_only_mtp
 from archs.powerinfer import MAGIC
 from archs.registry import architectures, draft_of_file, drafts
 from archs.spec import Architecture
@@ -42,9 +42,10 @@ NOT_MODELS = ("imatrix", "mmproj", "adapter", "delta", "vocab", "dataset", "logi
 
 @dataclass(frozen=True)
 class Problem:
-    """severity: "error" (programs refuse the file, or it gives wrong results), "warning", "note" (not checked).
+    """A problem of a file.
 
-    where: a key, a tensor, or the file.
+    severity: "error" (programs refuse the file, or it gives wrong results), "warning", "note" (not checked). where: a
+    key, a tensor, or the file.
     """
 
     severity: str
@@ -54,7 +55,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class ValidationReport(Report):
-    """What was looked at, and what is wrong. tensors, keys, bytes: how much was checked."""
+    """The problems of a file. tensors, keys, bytes: how much was checked."""
 
     also = ("valid",)
 
@@ -72,10 +73,10 @@ class ValidationReport(Report):
 def validate(
     source: PathLike | Model, *, data: bool = True, threads: int | None = None, progress: Progress | None = None
 ) -> ValidationReport:
-    """Check a GGUF file, a split set or a Model. Problems are results, not exceptions, those of the structure too.
+    """Check a GGUF file, a split set or a Model. Problems are results, not exceptions, also those of the structure.
 
-    data: also read every tensor and look for blocks that are no numbers. threads: default all processors.
-    progress(bytes read, of how many, tensor). Raises OptionError for a source that is neither path nor Model.
+    data: also read every tensor and find blocks with NaN or infinity. threads: default all processors. progress(bytes
+    read, of how many, tensor). Raises OptionError for a source that is neither path nor Model.
     """
     try:
         model = opened_gguf(source)
@@ -85,27 +86,27 @@ def validate(
     except GgufToolsError as error:
         hint = f"; {error.hint}" if error.hint else ""
         return ValidationReport(Path(str(source)), (Problem(ERROR, "structure", f"{error}{hint}"),))
-    found = [*(_check_structure(model.file) if model.file else ()), *_check_keys(model)]
-    told = {problem.where for problem in found if problem.severity == ERROR}
-    found += [problem for problem in _check_architecture(model) if problem.where not in told]
-    found += _tell_dialects(tensors.values())
-    found += [Problem(*each) for each in check_vocabulary(model.metadata, model.tensors)]
+    problems = [*(_check_structure(model.file) if model.file else ()), *_check_keys(model)]
+    wrong_places = {problem.where for problem in problems if problem.severity == ERROR}
+    problems += [problem for problem in _check_architecture(model) if problem.where not in wrong_places]
+    problems += _check_dialects(tensors.values())
+    problems += [Problem(*each) for each in check_vocabulary(model.metadata, model.tensors)]
     if data:
         unknown = sorted({tensor.format.name for tensor in tensors.values() if not can_check(tensor.format)})
-        told_why = "tensors of this type were not looked into: it cannot be decoded here"
-        found += [Problem(NOTE, name, told_why) for name in unknown]
+        undecodable = "tensors of this type were not looked into: it cannot be decoded here"
+        problems += [Problem(NOTE, name, undecodable) for name in unknown]
         tensors = {name: readable(tensor) if can_check(tensor.format) else tensor for name, tensor in tensors.items()}
         bad = find_bad_blocks(tensors.values(), threads=threads, progress=progress)
         severity = WARNING if model.metadata.get("general.type") == "imatrix" else ERROR  # statistics may have gaps
-        found += [Problem(severity, name, message) for name, message in bad.items()]
+        problems += [Problem(severity, name, message) for name, message in bad.items()]
     order = {ERROR: 0, WARNING: 1, NOTE: 2}
-    unique = sorted(dict.fromkeys(found), key=lambda problem: order[problem.severity])
+    unique = sorted(dict.fromkeys(problems), key=lambda problem: order[problem.severity])
     size = model.nbytes if data else 0
     return ValidationReport(model.path, tuple(unique), len(model.metadata), len(tensors), size)
 
 
-def _tell_dialects(tensors: Iterable[Tensor]) -> Iterator[Problem]:
-    """Formats that llama.cpp itself does not read, or reads as something else."""
+def _check_dialects(tensors: Iterable[Tensor]) -> Iterator[Problem]:
+    """Find formats that llama.cpp itself does not read, or reads as another format."""
     of_format: dict[tuple[Format, Format], list[str]] = {}
     for tensor in tensors:
         if tensor.format.dialect:
@@ -115,12 +116,12 @@ def _tell_dialects(tensors: Iterable[Tensor]) -> Iterator[Problem]:
         how = "llama.cpp has none with these values"
         if not exact.dialect:
             how = f"`gguftools quantize FILE STOCK` makes it {exact.name}"
-        told = f"type {form.ggml_type} is by its size a format of {form.dialect}; {how}"
-        yield Problem(WARNING, form.name, f"{told} ({some})")
+        message = f"type {form.ggml_type} is by its size a format of {form.dialect}; {how}"
+        yield Problem(WARNING, form.name, f"{message} ({some})")
 
 
 def _check_structure(file: GgufFile) -> Iterator[Problem]:
-    """What the reader lets pass."""
+    """Check what the reader accepts: trailing bytes, old versions, missing split keys."""
     for part in file.parts:
         end = max((part.offsets[name] + tensor.nbytes for name, tensor in part.tensors.items()), default=0)
         end = max(end, part.header_bytes)
@@ -134,7 +135,7 @@ def _check_structure(file: GgufFile) -> Iterator[Problem]:
 
 
 def _check_keys(model: Model) -> Iterator[Problem]:
-    """Types and values of the keys that are known, and keys of another architecture."""
+    """Check types and values of known keys, and find keys of another architecture."""
     metadata = model.metadata
     attends = any(".attn_q" in name for name in model.tensors)
     for key in metadata:
@@ -156,15 +157,15 @@ def _check_keys(model: Model) -> Iterator[Problem]:
 
 
 def _check_architecture(model: Model) -> Iterator[Problem]:
-    """Keys, tensors and shapes against what the architecture needs."""
+    """Check keys, tensors and shapes against the architecture."""
     metadata = model.metadata
-    name, kind = metadata.get("general.architecture"), metadata.get("general.type")
+    name, file_type = metadata.get("general.architecture"), metadata.get("general.type")
     family, draft = [architecture for architecture in architectures() if architecture.name == name], draft_of_file(name)
-    if isinstance(kind, str) and isinstance(name, str) and (kind, name) == (KIND, NAME):
+    if isinstance(file_type, str) and isinstance(name, str) and (file_type, name) == (GENERAL_TYPE, NAME):
         yield from (Problem(ERROR, *fault) for fault in validate_encoder(metadata, model.tensors))
         yield from (Problem(NOTE, key, f"is not followed: {meaning}") for key, meaning in unread(metadata))
-    elif isinstance(kind, str) and kind in NOT_MODELS:
-        yield Problem(NOTE, "general.type", f"is {kind!r}: keys and tensors were not checked")
+    elif isinstance(file_type, str) and file_type in NOT_MODELS:
+        yield Problem(NOTE, "general.type", f"is {file_type!r}: keys and tensors were not checked")
     elif not isinstance(name, str):
         yield Problem(ERROR, "general.architecture", "is missing")
     elif draft is not None:
@@ -178,25 +179,25 @@ def _check_architecture(model: Model) -> Iterator[Problem]:
     else:
         missing = [f"{name}.{key}" for key in NEEDED_KEYS if f"{name}.{key}" not in metadata]
         yield from (Problem(ERROR, key, "is missing; every program needs it") for key in missing)
-        look = faults_beyond if are_alone(metadata, model.tensors) else faults
-        found = look(family[0], metadata, model.tensors)
-        yield from (Problem(ERROR, fault.where, fault.problem) for fault in found)
+        look = faults_beyond if has_only_mtp(metadata, model.tensors) else faults
+        model_faults = look(family[0], metadata, model.tensors)
+        yield from (Problem(ERROR, fault.where, fault.problem) for fault in model_faults)
         yield from _check_names(model, family)
-        yield from _tell_meaning(model)
+        yield from _note_meanings(model)
 
 
-def _tell_meaning(model: Model) -> Iterator[Problem]:
-    """Keys that are absent and mean something, and those that llama.cpp reads otherwise, on purpose."""
+def _note_meanings(model: Model) -> Iterator[Problem]:
+    """Note absent keys with an assumed value, and keys that llama.cpp reads differently, on purpose."""
     for each in (each for each in assumed_values(model.metadata) if each.doubtful):
         of = each.reason.removeprefix("absent: ")
         yield Problem(NOTE, each.key, f"is absent, which means {brief(typed_value(each))} ({of})")
-    for told in deliberate_differences(model.metadata):
-        key = f"{model.metadata['general.architecture']}.{told.key}"
-        yield Problem(NOTE, key, f"here: {told.here}; llama.cpp: {told.llama_cpp} ({told.reason})")
+    for difference in deliberate_differences(model.metadata):
+        key = f"{model.metadata['general.architecture']}.{difference.key}"
+        yield Problem(NOTE, key, f"here: {difference.here}; llama.cpp: {difference.llama_cpp} ({difference.reason})")
 
 
 def _check_names(model: Model, family: list[Architecture]) -> Iterator[Problem]:
-    """Tensors that nobody would look for."""
+    """Find tensors whose name no program looks for."""
     if any(callable(name) for architecture in family for name in target_names(architecture)):
         return  # which names there are depends on a config that the file does not have
     known = tensor_names(family[0].name) | {"rope_freqs", "rope_factors_long", "rope_factors_short"}
@@ -206,8 +207,8 @@ def _check_names(model: Model, family: list[Architecture]) -> Iterator[Problem]:
     for name in model.tensors:
         general = SUFFIX.sub("", re.sub(r"(blk|posnet|convnext)\.\d+\.", r"\1.{i}.", name))
         if general == "cls.output" and general not in known:
-            told = f"scores texts for `gguftools embed`; llama.cpp loads no {family[0].name} file with it"
-            yield Problem(WARNING, name, told)
+            message = f"scores texts for `gguftools embed`; llama.cpp loads no {family[0].name} file with it"
+            yield Problem(WARNING, name, message)
         elif general not in known and not general.endswith((".scale", ".input_scale")):
             yield Problem(WARNING, name, f"{family[0].name} models have no tensor of this name")
 
@@ -219,20 +220,22 @@ def can_check(form: Format) -> bool:
 def find_bad_blocks(
     tensors: Iterable[Tensor], *, threads: int | None = None, progress: Progress | None = None
 ) -> dict[str, str]:
-    """What is wrong with each tensor that has a NaN or infinity in a scale or value; of formats that we know."""
+    """Return a message for each tensor with a NaN or infinity in a scale or value; unknown formats are skipped."""
     usable = {tensor.name: tensor for tensor in tensors if can_check(tensor.format)}
-    found = {}
+    problems = {}
     for name, looks in by_tensor(usable.values(), _look, threads=threads, progress=progress).items():
         if bad := [look for look in looks if look]:
             count, row, block = sum(each[0] for each in bad), *bad[0][1:]
             quantized = usable[name].format.is_quantized
             what = "a scale is NaN or infinite in block" if quantized else "NaN or infinity in column"
-            found[name] = f"{what} {block} of row {row}" + (f", the first of {count:,}" if count > 1 else "")
-    return found
+            problems[name] = f"{what} {block} of row {row}" + (f", the first of {count:,}" if count > 1 else "")
+    return problems
 
 
 def _look(tensor: Tensor, start: int, stop: int) -> tuple[int, int, int] | None:
-    """How many blocks (values, where a value has bytes of its own) are not finite; row and block of the first."""
+    """Return the number of blocks (values, for formats without blocks) that are not finite; row and block of
+    the first.
+    """
     raw = np.ascontiguousarray(tensor.raw(start, stop))
     wrong = not_finite(tensor.format, raw)
     if wrong is None or not wrong.any():

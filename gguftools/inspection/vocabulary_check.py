@@ -1,4 +1,4 @@
-"""Whether the vocabulary of a file is consistent: lists of one length, ids in range, bytes, merges, the embedding."""
+"""Check the consistency of a vocabulary: lengths of lists, ids, byte tokens, merges, the embedding."""
 
 import re
 from collections import Counter
@@ -30,11 +30,11 @@ TOKENS, TYPES, MERGES, MODEL, PRE = (
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 ERROR, WARNING = "error", "warning"
 SAMPLE = "Hello, world 123\n naïve 日本語 🙂"
-Found = tuple[str, str, str]  # severity, key, message
+Problem = tuple[str, str, str]  # severity, key, message
 
 
-def check_vocabulary(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[Found]:
-    """What is wrong beside single keys being out of range; nothing where the file has no vocabulary."""
+def check_vocabulary(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[Problem]:
+    """Yield problems that single keys do not show; none for a file without a vocabulary."""
     if TOKENS not in metadata or metadata.value(TOKENS).element is not ValueType.STRING:
         if MODEL in metadata and metadata[MODEL] != "none":
             yield ERROR, TOKENS, f"there are no tokens, though {MODEL} is {quote(metadata[MODEL])}"
@@ -43,34 +43,34 @@ def check_vocabulary(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Itera
         yield from wrong
         return
     texts = token_texts(metadata)
-    kind = metadata.get(MODEL)
+    model = metadata.get(MODEL)
     if not texts:
         yield ERROR, TOKENS, "is empty: there are no tokens"
         return
     yield from _check_texts(texts)
     yield from _check_types(metadata, len(texts))
     yield from _check_counts(metadata, len(texts), tensors)
-    if kind == "gpt2":
+    if model == "gpt2":
         yield from _check_byte_level(metadata, texts)
-    elif kind in ("llama", "t5"):
-        yield from _check_bytes(metadata, texts, needed=kind == "llama")
+    elif model in ("llama", "t5"):
+        yield from _check_bytes(metadata, texts, needed=model == "llama")
         if Keys.Tokenizer.SCORES not in metadata:
             yield WARNING, Keys.Tokenizer.SCORES, "is missing; every token counts as 0, so that none is preferred"
     yield from _check_special(metadata, texts)
     try:
         tokenizer_from_metadata(metadata).encode(SAMPLE, parse_special=True)
     except Exception as error:  # ours, or whatever a library raises on a tokenizer.json that it does not like
-        said = str(error) if isinstance(error, VocabularyError) else f"{type(error).__name__}: {str(error)[:200]}"
-        yield WARNING, MODEL, f"cannot be run here: {said}"
+        reason = str(error) if isinstance(error, VocabularyError) else f"{type(error).__name__}: {str(error)[:200]}"
+        yield WARNING, MODEL, f"cannot be run here: {reason}"
 
 
 def token_texts(metadata: Metadata) -> list[Any]:
-    """The vocabulary: str, or bytes where that is not UTF-8."""
+    """Return the vocabulary: str, or bytes for texts that are not UTF-8."""
     tokens = metadata[TOKENS]
     return tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
 
 
-def _check_texts(texts: Sequence[Any]) -> Iterator[Found]:
+def _check_texts(texts: Sequence[Any]) -> Iterator[Problem]:
     broken = [i for i, text in enumerate(texts) if isinstance(text, bytes)]
     empty = [i for i, text in enumerate(texts) if not text]
     for rows, what in ((broken, "not UTF-8"), (empty, "empty")):
@@ -90,7 +90,7 @@ def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers[:4])) + (", …" if len(numbers) > 4 else "")
 
 
-def _check_types(metadata: Metadata, count: int) -> Iterator[Found]:
+def _check_types(metadata: Metadata, count: int) -> Iterator[Problem]:
     if TYPES not in metadata:
         yield WARNING, TYPES, "is missing; every token counts as an ordinary one"
         return
@@ -102,7 +102,7 @@ def _check_types(metadata: Metadata, count: int) -> Iterator[Found]:
         yield ERROR, TYPES, "there is no token that text can become"
 
 
-def _check_counts(metadata: Metadata, count: int, tensors: Mapping[str, Tensor]) -> Iterator[Found]:
+def _check_counts(metadata: Metadata, count: int, tensors: Mapping[str, Tensor]) -> Iterator[Problem]:
     stated = metadata.get(f"{metadata.get('general.architecture')}.vocab_size")
     if isinstance(stated, int) and stated != count:
         yield ERROR, TOKENS, f"has {count} tokens, but vocab_size is {stated}"
@@ -111,7 +111,7 @@ def _check_counts(metadata: Metadata, count: int, tensors: Mapping[str, Tensor])
         yield ERROR, TOKENS, f"has {count} tokens, but output.weight has {output.rows} rows"
 
 
-def _check_byte_level(metadata: Metadata, texts: Sequence[Any]) -> Iterator[Found]:
+def _check_byte_level(metadata: Metadata, texts: Sequence[Any]) -> Iterator[Problem]:
     known = set(texts)
     if missing := [byte for byte, character in byte_characters().items() if character not in known]:
         yield WARNING, TOKENS, f"{len(missing)} bytes have no token ({_listed(missing)}): text with them is lost"
@@ -135,27 +135,27 @@ def _check_byte_level(metadata: Metadata, texts: Sequence[Any]) -> Iterator[Foun
     for severity, wrong, what in ((ERROR, strange, "are of what is no token"), (WARNING, lost, "make no token")):
         if wrong:
             first = " ".join(wrong[0])
-            said = f"{len(wrong)} merges {what}; the first is item {merges.index(first)}, {quote(first)}"
-            yield severity, MERGES, said
+            message = f"{len(wrong)} merges {what}; the first is item {merges.index(first)}, {quote(first)}"
+            yield severity, MERGES, message
 
 
-def _check_bytes(metadata: Metadata, texts: Sequence[Any], needed: bool) -> Iterator[Found]:
+def _check_bytes(metadata: Metadata, texts: Sequence[Any], needed: bool) -> Iterator[Problem]:
     types, byte = np.asarray(metadata.get(TYPES, ())), int(TokenType.BYTE)
-    found = {i for i, text in enumerate(texts) if isinstance(text, str) and BYTE.fullmatch(text)}
-    if not needed and not found:
+    byte_tokens = {i for i, text in enumerate(texts) if isinstance(text, str) and BYTE.fullmatch(text)}
+    if not needed and not byte_tokens:
         return
-    if count := len(missing_bytes(texts)) if found else 256:
+    if count := len(missing_bytes(texts)) if byte_tokens else 256:
         lost = f"{count} bytes have no token <0x00> … <0xFF>: text with them cannot be encoded"
-        yield (ERROR if found else WARNING), TOKENS, lost
+        yield (ERROR if byte_tokens else WARNING), TOKENS, lost
     if len(types) == len(texts):
         typed = set(np.flatnonzero(types == byte).tolist())
-        if wrong := sorted(found - typed):
+        if wrong := sorted(byte_tokens - typed):
             yield WARNING, TYPES, f"{_some(wrong)} written as bytes but not of type {byte} (byte)"
-        if others := sorted(typed - found):
+        if others := sorted(typed - byte_tokens):
             yield ERROR, TYPES, f"{_some(others)} of type {byte} (byte), but not written as <0x00>"
 
 
-def _check_special(metadata: Metadata, texts: Sequence[Any]) -> Iterator[Found]:
+def _check_special(metadata: Metadata, texts: Sequence[Any]) -> Iterator[Problem]:
     types = np.asarray(metadata.get(TYPES, ()))
     for role in ("bos", "eos", "eot"):
         key = f"tokenizer.ggml.{role}_token_id"
@@ -163,8 +163,8 @@ def _check_special(metadata: Metadata, texts: Sequence[Any]) -> Iterator[Found]:
         if not isinstance(number, int) or not 0 <= number < min(len(texts), len(types)):
             continue
         if types[number] not in (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN):
-            kind = TokenType(int(types[number])).name if 1 <= types[number] <= 6 else str(types[number])
-            yield WARNING, key, f"token {number}, {quote(texts[number])}, is of type {kind}, not CONTROL"
+            type_name = TokenType(int(types[number])).name if 1 <= types[number] <= 6 else str(types[number])
+            yield WARNING, key, f"token {number}, {quote(texts[number])}, is of type {type_name}, not CONTROL"
     for role in ("bos", "eos"):
         adds, key = metadata.get(f"tokenizer.ggml.add_{role}_token"), f"tokenizer.ggml.{role}_token_id"
         if adds is True and key not in metadata:

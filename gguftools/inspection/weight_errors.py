@@ -1,4 +1,4 @@
-"""How far a model's weights are from those it was made from: errors of every tensor, in figures one can sort by."""
+"""Measure the errors of every tensor of a model, compared with the model that it was made from."""
 
 import math
 import re
@@ -33,11 +33,11 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of one tensor, or of several together: sums over their values, and the figures that follow from them.
+    """Errors of one or several tensors: sums over their values, and figures derived from them.
 
     values: how many. nbytes: of the second side. squares, power: of the errors and of the first side's values.
-    weighted_squares, weighted_power: the same, each times the importance of its column. largest: error.
-    non_finite: values that are NaN or infinite on one side alone; they count in no sum.
+    weighted_squares, weighted_power: the same, times the importance of each column. largest: largest error. non_finite:
+    values that are NaN or infinite on one side only; no sum includes them.
     """
 
     values: int = 0
@@ -51,22 +51,22 @@ class Errors:
 
     @property
     def rmse(self) -> float:
-        """Root of the mean squared error, in units of the values."""
+        """Return the root mean squared error, in units of the values."""
         return math.sqrt(self.squares / max(1, self.values))
 
     @property
     def relative(self) -> float | None:
-        """rmse over the root mean square of the first side; None where that is zero and the other side is not."""
+        """Return rmse over the root mean square of the first side; None if that is zero and the other side is not."""
         return _ratio(self.squares, self.power)
 
     @property
     def weighted(self) -> float | None:
-        """`relative` with each column counted by its importance; None without an importance matrix."""
+        """Return `relative` with columns weighted by importance; None without an importance matrix."""
         return _ratio(self.weighted_squares, self.weighted_power) if self.weighted_power > 0 else None
 
     @property
     def sqnr(self) -> float | None:
-        """Signal to quantization noise, in dB; None where there is no noise or no signal."""
+        """Return the signal-to-quantization-noise ratio in dB; None without noise or without signal."""
         return 10 * math.log10(self.power / self.squares) if self.squares > 0 and self.power > 0 else None
 
     @property
@@ -107,8 +107,8 @@ def _ratio(squares: float, power: float) -> float | None:
 class TensorErrors:
     """The errors of one tensor. a, b: formats of the two sides.
 
-    weighted_by_expert: `weighted` of each expert, where there are several and an importance matrix; None for one that
-    the matrix never saw.
+    weighted_by_expert: `weighted` of each expert, where there are several and an importance matrix; None for one
+    without samples in the matrix.
     """
 
     name: str
@@ -120,12 +120,12 @@ class TensorErrors:
 
     @property
     def kind(self) -> str:
-        """The name without the layer's number: "ffn_down.weight"."""
-        return kind_of(self.name)
+        """Return the name without the layer's number: "ffn_down.weight"."""
+        return role_of(self.name)
 
     @property
     def layer(self) -> int:
-        """-1 outside layers."""
+        """Return the layer's number; -1 outside layers."""
         return layer_of(self.name)
 
     def as_dict(self) -> dict[str, Any]:
@@ -143,11 +143,11 @@ class TensorErrors:
 
 @dataclass(frozen=True)
 class WeightErrors:
-    """Errors of B's weights beside A's.
+    """Errors of B's weights compared with A's.
 
-    imatrix: the matrix that errors are weighted by. tensors: of both sides and of one shape, sorted as was asked.
-    only_a, only_b: names that the other side lacks. shapes: (name, A's shape, B's) where these differ. unread: tensors
-    whose formats cannot be decoded. warnings: what the user should hear of.
+    imatrix: the matrix that errors are weighted by. tensors: those that both sides have with one shape, in the
+    requested order. only_a, only_b: names that the other side lacks. shapes: (name, A's shape, B's) where these differ.
+    unread: tensors whose formats cannot be decoded. warnings: for the user.
     """
 
     a: Path
@@ -162,28 +162,28 @@ class WeightErrors:
 
     @property
     def total(self) -> Errors:
-        """All tensors together."""
+        """Return the errors of all tensors together."""
         return sum((tensor.errors for tensor in self.tensors), Errors())
 
     @property
     def kinds(self) -> dict[str, Errors]:
-        """By kind of tensor, the worst first."""
-        found = _grouped(self.tensors, lambda tensor: tensor.kind)
-        return dict(sorted(found.items(), key=lambda item: _badness(item[1]), reverse=True))
+        """Return the errors by role of tensor, the largest first."""
+        groups = _grouped(self.tensors, lambda tensor: tensor.kind)
+        return dict(sorted(groups.items(), key=lambda item: _badness(item[1]), reverse=True))
 
     @property
     def layers(self) -> dict[int, Errors]:
-        """By layer; -1 are the tensors outside layers."""
+        """Return the errors by layer; -1 are the tensors outside layers."""
         return dict(sorted(_grouped(self.tensors, lambda tensor: tensor.layer).items()))
 
     @property
     def is_complete(self) -> bool:
-        """Whether every tensor of either side could be compared."""
+        """Return whether every tensor of either side could be compared."""
         return not (self.only_a or self.only_b or self.shapes or self.unread)
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """Return a summary in one sentence."""
         total = self.total
         if not self.tensors:
             return "no tensor can be compared"
@@ -197,7 +197,7 @@ class WeightErrors:
         return text + (f", weighted {_percent(total.weighted)}" if total.weighted is not None else "")
 
     def by_name(self) -> dict[str, dict[str, float | None]]:
-        """Name → its rmse, relative error and SQNR: what a report draws."""
+        """Return name → rmse, relative error and SQNR, for reports."""
         return {
             tensor.name: {
                 "rmse": tensor.errors.rmse,
@@ -235,14 +235,13 @@ def weight_errors(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> WeightErrors:
-    """Errors of every tensor of B beside A: of a quantized file beside what it was made from.
+    """Measure the errors of every tensor of B compared with A, such as a quantized file and its original.
 
     a, b: GGUF files, split sets, Hugging Face folders (each as the GGUF file that it would become) or Models. imatrix:
     an importance matrix or its file, which errors are weighted by, too. sort: "worst" (by the weighted error, where
     there is one, else by the relative one), "name", "layer", "rmse" or "size". threads: default all processors.
-    progress(bytes of A read, of how many, tensor).
-    Raises OptionError for an unknown order, FileError, ModelError, VocabularyError for what cannot be opened, FileError
-    for a matrix of another model.
+    progress(bytes of A read, of how many, tensor). Raises OptionError for an unknown order, FileError, ModelError,
+    VocabularyError for what cannot be opened, FileError for a matrix of another model.
     """
     order = _order_named(sort)
     first, second = opened(a), opened(b)
@@ -253,8 +252,8 @@ def weight_errors(
     worst = dict.fromkeys(weights, (0.0, 0))
     tensors = [pairs.a[name] for name in weights]
     look = partial(_compare_rows, pairs.b, weights)
-    for tensor, _, found in over_rows(tensors, look, threads=threads, progress=progress):
-        for part in found:
+    for tensor, _, row_parts in over_rows(tensors, look, threads=threads, progress=progress):
+        for part in row_parts:
             largest, non_finite = worst[tensor.name]
             sums[tensor.name][part.group] += part.sums
             worst[tensor.name] = max(largest, part.largest), non_finite + part.non_finite
@@ -275,18 +274,18 @@ def weight_errors(
     )
 
 
-def kind_of(name: str) -> str:
-    """A tensor's name without the number of its layer."""
+def role_of(name: str) -> str:
+    """Return a tensor's name without the number of its layer."""
     return LAYER.sub("", name)
 
 
 def plain_shapes(model: Model) -> dict[str, Tensor]:
-    """A model's tensors for reading, without outer dimensions of 1, which programs write or leave out."""
+    """Return a model's tensors for reading, without outer dimensions of 1, which programs write or leave out."""
     return without_layers(model.metadata, model.streamed(), ()).tensors
 
 
 class Pairs:
-    """Tensors of two models, and which of them can be compared; numbers of experts and the like are no weights."""
+    """Tensors of two models, and which of them can be compared; integers are no weights."""
 
     def __init__(self, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
         self.a, self.b = a, b
@@ -314,27 +313,27 @@ def _order_named(sort: str) -> Callable[[TensorErrors], Any]:
 
 
 def _badness(errors: Errors) -> tuple[float, float]:
-    """The greater, the worse: what is not finite above all."""
+    """Return a sort key, larger for larger errors: values that are not finite come first."""
     figure = errors.relative if errors.weighted is None else errors.weighted
     return float(errors.non_finite), math.inf if figure is None else figure
 
 
 def _grouped(tensors: Iterable[TensorErrors], key: Callable[[TensorErrors], Any]) -> dict[Any, Errors]:
-    found: dict[Any, Errors] = {}
+    groups: dict[Any, Errors] = {}
     for tensor in tensors:
-        found[key(tensor)] = found.get(key(tensor), Errors()) + tensor.errors
-    return found
+        groups[key(tensor)] = groups.get(key(tensor), Errors()) + tensor.errors
+    return groups
 
 
 def _weights(matrix: ImportanceMatrix | None, tensor: Tensor) -> Doubles | None:
-    """Sums of squared inputs: float64 (experts, width). Not their means: an expert counts by how often it was used."""
+    """Return sums of squared inputs, float64 (experts, width): not means, as an expert counts by its use."""
     if matrix is None or importance_for(matrix, tensor, allow_missing_experts=True) is None:
         return None
     return matrix.entries[tensor.name].sums.reshape(-1, tensor.width).astype(np.float64)
 
 
 class _Part(NamedTuple):
-    """What rows of one expert showed. sums: squares, power, weighted squares, weighted power."""
+    """Sums over rows of one expert: squares, power, weighted squares, weighted power."""
 
     group: int
     sums: tuple[float, float, float, float]
@@ -357,11 +356,11 @@ def _compare_rows(
     parts = []
     for group in range(start // max(1, share), -(-stop // max(1, share))):
         rows = slice(max(0, group * share - start), min(stop, (group + 1) * share) - start)
-        found = column_errors(values[rows], wanted[rows])
+        errors = column_errors(values[rows], wanted[rows])
         factors = np.zeros(a.width) if columns is None else columns[group]
-        weighted = float(found.squares @ factors), float(found.powers @ factors)
-        sums = float(found.squares.sum()), float(found.powers.sum()), *weighted
-        parts.append(_Part(group, sums, found.largest, found.non_finite))
+        weighted = float(errors.squares @ factors), float(errors.powers @ factors)
+        sums = float(errors.squares.sum()), float(errors.powers.sum()), *weighted
+        parts.append(_Part(group, sums, errors.largest, errors.non_finite))
     return parts
 
 

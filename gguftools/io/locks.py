@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from archs.small_files import FileState, file_state
 from quants.errors import FileError
 
 from .naming import hint_for_absent, hint_for_folder, refuse_store
@@ -26,7 +27,7 @@ WAIT = 2.0  # seconds that others get to finish
 STEP = 0.005
 LOOKS = 5  # at a lock that may be another's who looks
 
-State = tuple[int, int, int, int]
+State = FileState
 NO_FILE: State = (0, 0, 0, 0)
 
 
@@ -44,7 +45,7 @@ def state_of(file: Path | int) -> State:
         info = os.fstat(file) if isinstance(file, int) else file.stat()
     except OSError:
         return NO_FILE
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+    return file_state(info)
 
 
 def is_named(fd: int, path: Path) -> bool:

@@ -59,15 +59,15 @@ class PlacementReport:
     placement: Placement
 
     def as_dict(self) -> dict[str, Any]:
-        found = self.placement
-        layers = [{"neurons": len(gpu), "on_gpu": int(gpu.sum())} for gpu in found.gpu]
+        placement = self.placement
+        layers = [{"neurons": len(gpu), "on_gpu": int(gpu.sum())} for gpu in placement.gpu]
         return {
             "file": str(self.file),
             "model": str(self.model),
             "vram_bytes": self.vram,
-            "used_bytes": found.used,
-            "activations": found.activations,
-            "optimal": found.optimal,
+            "used_bytes": placement.used,
+            "activations": placement.activations,
+            "optimal": placement.optimal,
             "layers": layers,
         }
 
@@ -93,11 +93,13 @@ def gpu_split(
     folder = as_path(activations, "activations")
     counts = read_activations(folder)
     as_count(vram, "vram", 0)
-    beside = sorted(folder.resolve().parent.glob("*.gguf")) if model is None else [Path(model)]
-    if len(beside) != 1:
-        problem = f"{len(beside)} GGUF files are beside {folder}; the model's is needed to know the size of a neuron"
+    candidates = sorted(folder.resolve().parent.glob("*.gguf")) if model is None else [Path(model)]
+    if len(candidates) != 1:
+        problem = (
+            f"{len(candidates)} GGUF files are beside {folder}; the model's is needed to know the size of a neuron"
+        )
         raise OptionError(problem, hint="name it with `model`")
-    path = beside[0]
+    path = candidates[0]
     opened = open_gguf(path)
     target = output_path(path.parent if output is None else output, f"{path.name}.generated.gpuidx")
     reads = InputFiles((folder,), opened.states)
@@ -116,8 +118,8 @@ def gpu_split(
 
 
 def read_activations(folder: Path) -> list[Counts]:
-    """How often each neuron fired, float64 (neurons,) for each layer. Raises FileError."""
-    found = []
+    """Return how often each neuron fired, float64 (neurons,) for each layer. Raises FileError."""
+    counts_by_layer = []
     for path in numbered_files(folder, "activation"):
         tensors = list(open_torch(path).values())
         if len(tensors) != 1 or len(tensors[0].shape) != 1 or not tensors[0].size:
@@ -127,27 +129,31 @@ def read_activations(folder: Path) -> list[Counts]:
         counts = values.reshape(-1).astype(np.float64)
         if not np.isfinite(counts).all() or counts.min() < 0:
             raise FileError(f"{path} holds counts that are negative or no numbers")
-        found.append(counts)
-    return found
+        counts_by_layer.append(counts)
+    return counts_by_layer
 
 
 def neuron_bytes(tensors: Mapping[str, Tensor], counts: Sequence[Counts]) -> list[int]:
-    """Bytes of a neuron of each layer: its rows of gate, up and down. Raises ModelError where counts don't fit."""
+    """Return bytes of a neuron of each layer: its rows of gate, up and down. Raises ModelError where counts
+    don't fit.
+    """
     layers = sum(name.endswith(".ffn_up.weight") for name in tensors)
     if layers != len(counts):
         raise ModelError(f"the model has {layers} layers, the activations {len(counts)}")
-    found = []
+    sizes = []
     for i, of_layer in enumerate(counts):
         matrices = [tensors[name] for matrix in MATRICES if (name := f"blk.{i}.{matrix}.weight") in tensors]
         neurons = tensors[f"blk.{i}.ffn_up.weight"].shape[0]
         if neurons != len(of_layer):
             raise ModelError(f"layer {i} of the model has {neurons} neurons, its activations are of {len(of_layer)}")
-        found.append(sum(tensor.nbytes for tensor in matrices) // neurons)
-    return found
+        sizes.append(sum(tensor.nbytes for tensor in matrices) // neurons)
+    return sizes
 
 
 def place(counts: Sequence[Counts], sizes: Sequence[int], vram: int, batch: int = BATCH, least: int = 0) -> Placement:
-    """The neurons that are worth most of `vram` bytes; sizes: bytes of a neuron of each layer. Raises OptionError."""
+    """Return the neurons that are worth most of `vram` bytes; sizes: bytes of a neuron of each layer. Raises
+    OptionError.
+    """
     if batch < 1 or least < 0 or vram < 0:
         raise OptionError(f"batches of {batch}, at least {least} neurons a layer, {vram} bytes make no sense")
     orders = [np.argsort(-of_layer, kind="stable") for of_layer in counts]

@@ -19,9 +19,9 @@ from runtime.products.precision import precision_named
 
 from ..io.gguf.reader import GgufFile, open_gguf
 from ..models.model import Model, opened
-from .bases import KIND, PREFIX, VERSION, SavedBase, matrix_digest, text_digest
+from .bases import GENERAL_TYPE, PREFIX, VERSION, SavedBase, matrix_digest, text_digest
 
-MODELS = ("output.weight", "token_embd.weight")  # the names of output matrices
+OUTPUT_MATRICES = ("output.weight", "token_embd.weight")  # the names of output matrices
 
 
 def open_base(
@@ -39,8 +39,10 @@ def open_base(
     path = as_path(path, "the base")
     file = open_gguf(path)
     key = _Keys(path, file.metadata)
-    if file.metadata.get("general.type") != KIND:
-        raise FileError(f"{path} is not a base: general.type is {file.metadata.get('general.type')!r}, not {KIND!r}")
+    if file.metadata.get("general.type") != GENERAL_TYPE:
+        raise FileError(
+            f"{path} is not a base: general.type is {file.metadata.get('general.type')!r}, not {GENERAL_TYPE!r}"
+        )
     if key.number("version") != VERSION:
         raise key.error(f"is a base of version {key.number('version')}; {VERSION} is known", "update gguftools")
     size, top_k = key.number("vocabulary.size"), file.metadata.get(f"{PREFIX}top_k")
@@ -80,9 +82,9 @@ class _Keys:
     def error(self, what: str, hint: str | None = None) -> FileError:
         return FileError(f"{self.path} {what}", hint or "it is damaged, or no base of ours: make it anew")
 
-    def get(self, name: str, kinds: type | tuple[type, ...]) -> Any:
+    def get(self, name: str, types: type | tuple[type, ...]) -> Any:
         value = self.metadata.get(PREFIX + name)
-        if not isinstance(value, kinds) or isinstance(value, bool):
+        if not isinstance(value, types) or isinstance(value, bool):
             raise self.error(f"has {PREFIX + name} = {value!r}, which no base has")
         return value
 
@@ -99,8 +101,8 @@ class _Keys:
 def _rows(file: GgufFile, key: _Keys, name: str, form: str, shape: tuple[int, ...]) -> Tensor:
     tensor = file.tensors.get(name)
     if tensor is None or tensor.format.name != form or tensor.shape != shape:
-        found = "none" if tensor is None else f"{tensor.format.name} {tensor.shape}"
-        raise key.error(f"should have a tensor {name!r}, {form} {shape}; it has {found}")
+        actual = "none" if tensor is None else f"{tensor.format.name} {tensor.shape}"
+        raise key.error(f"should have a tensor {name!r}, {form} {shape}; it has {actual}")
     return tensor
 
 
@@ -121,17 +123,17 @@ def _texts(file: GgufFile, key: _Keys, size: int) -> dict[str, list[Window]]:
         raise key.error("has windows that do not fit its tokens")
     if tokens.min() < 0 or tokens.max() >= size:
         raise key.error(f"has a token outside its vocabulary of {size}")
-    found: dict[str, list[Window]] = {name: [] for name in names}
+    windows_by_text: dict[str, list[Window]] = {name: [] for name in names}
     token = position = 0
     for number, (text, start, length, count) in enumerate(table.tolist(), 1):
         inputs, scored = tokens[token : token + length], positions[position : position + count]
         if not count or scored[0] < 0 or scored[-1] > length - 2 or np.any(np.diff(scored) < 1):
             raise key.error(f"scores positions in window {number} that it does not have")
-        found[names[text]].append(Window(inputs, scored, inputs[scored + 1], start))
+        windows_by_text[names[text]].append(Window(inputs, scored, inputs[scored + 1], start))
         token, position = token + length, position + count
-    if text_digest(window for windows in found.values() for window in windows) != key.text("text.sha256"):
+    if text_digest(window for windows in windows_by_text.values() for window in windows) != key.text("text.sha256"):
         raise key.error("has other tokens than it was made of")
-    return found
+    return windows_by_text
 
 
 def _checked_ids(ids: Tensor, key: _Keys, size: int) -> Tensor:
@@ -157,8 +159,8 @@ def _matrix(
 ) -> Tensor:
     shape, digest = (key.number("vocabulary.size"), key.number("output.width")), key.text("output.sha256")
 
-    def found_in(tensors: Mapping[str, Tensor]) -> Tensor | None:
-        for name in MODELS:
+    def matching_matrix(tensors: Mapping[str, Tensor]) -> Tensor | None:
+        for name in OUTPUT_MATRICES:
             tensor = tensors.get(name)
             if tensor is None or tensor.shape != shape:
                 continue
@@ -171,11 +173,11 @@ def _matrix(
 
     if base_model is not None:
         given = opened(base_model)
-        found = found_in(given.tensors)
-        if found is None:
+        matrix = matching_matrix(given.tensors)
+        if matrix is None:
             problem = f"{given.path} has not the output matrix that {key.path} was made with"
             raise FileError(problem, f"it was made of {key.text('model')}")
-        return found
+        return matrix
     recorded = Path(key.text("model"))
     places: list[Callable[[], Mapping[str, Tensor]]] = [lambda: file.tensors]
     for place in dict.fromkeys((recorded, key.path.parent / recorded.name)):
@@ -184,12 +186,12 @@ def _matrix(
     places += [lambda each=each: opened(each).tensors for each in others]  # type: ignore[misc]
     for number, tensors in enumerate(places):
         try:
-            found = found_in(tensors())
+            matrix = matching_matrix(tensors())
         except FileError:
             if number >= len(places) - len(others):
                 raise
             continue  # what has the name now is not what had it then
-        if found is not None:
-            return found
+        if matrix is not None:
+            return matrix
     problem = f"{key.path} needs the output matrix of {recorded}, which is not there or was changed"
     raise FileError(problem, "name a file that has it with --base-model")

@@ -14,9 +14,9 @@ from quants.errors import OptionError
 from ..io.atomic import InputFiles, output_path
 from ..models.model import Model
 from ..writing.resume import remove_partial
+from .corpus import Corpus, tokens_in
 from .options import DivergenceOptions
-from .reading import Reading, tokens_in
-from .record import Record, check_apart
+from .progress_record import ProgressRecord, check_apart
 
 if TYPE_CHECKING:
     from runtime.evaluation.divergence import Base, Rows, Save
@@ -42,7 +42,7 @@ class Writer(Protocol):
 class Both:
     """A record beside a base that is written: done is what both have."""
 
-    record: Record
+    record: ProgressRecord
     writer: Writer
 
     def earlier(self, window: int) -> Any:
@@ -76,14 +76,14 @@ class Saving:
 
 
 def saving_to(options: DivergenceOptions) -> Saving | None:
-    """How a base is saved; None where it is not. Raises OptionError for what does not go together."""
+    """Return how a base is saved; None where it is not. Raises OptionError for what does not go together."""
     path, top_k, with_output = options.save_base, options.top_k, options.with_output
-    found = None if path is None else Saving(output_path(path), top_k, with_output, options.overwrite)
-    if (top_k is not None or with_output) and not (found and found.own_form):
+    target = None if path is None else Saving(output_path(path), top_k, with_output, options.overwrite)
+    if (top_k is not None or with_output) and not (target and target.own_form):
         what = "top_k" if top_k is not None else "with_output"
         raise OptionError(f"{what} is of bases of our own", f"save one: a name that ends in {OWN_FORM}")
     check_apart(options.record, path)
-    return found
+    return target
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,16 @@ class BaseRun:
 
     base: "Base"
     model: Model
-    reading: Reading
+    corpus: Corpus
     precision: "Precision"
     sources: Sequence[Path]
     threads: int | None
 
 
 @contextmanager
-def base_writer(saving: Saving, kept: Record | None, run: BaseRun, reads: InputFiles) -> Iterator[Writer | None]:
+def base_writer(
+    saving: Saving, kept: ProgressRecord | None, run: BaseRun, reads: InputFiles
+) -> Iterator[Writer | None]:
     """What the base is written with, to a file that appears when the block ends; None where an earlier run did it."""
     from runtime.evaluation.divergence import RunningLogits
     from runtime.evaluation.stored_logits import StoredLayout
@@ -112,20 +114,20 @@ def base_writer(saving: Saving, kept: Record | None, run: BaseRun, reads: InputF
         remove_partial(saving.target)
         yield None
         return
-    model, reading, base = run.model, run.reading, run.base
+    model, corpus, base = run.model, run.corpus, run.base
     reads = replace(reads, option="--save-base")
     how: Any = {"resume": kept is not None, "overwrite": saving.overwrite, "reads": reads}
     if saving.own_form and isinstance(base, RunningLogits):
         path = str(model.path.absolute()) if model.files else str(model.path)
-        own = Run(reading.by_text(), reading.n_ctx, path, vocabulary_digest(model.metadata), run.precision, base.output)
+        own = Run(corpus.by_text(), corpus.n_ctx, path, vocabulary_digest(model.metadata), run.precision, base.output)
         form: Any = {"top_k": saving.top_k, "with_output": saving.with_output, "sources": run.sources}
         with saved_base(saving.target, own, **form, **how) as writer:
             yield writer
         return
-    if len(reading.tokens) != reading.n_ctx * len(reading.windows):
+    if len(corpus.tokens) != corpus.n_ctx * len(corpus.windows):
         raise OptionError("a base in llama.cpp's form has plain text alone, no conversations")
-    layout = StoredLayout(reading.n_ctx, len(tokens_in(model)), len(reading.windows))
-    tokens, threads = np.array(reading.tokens, np.int64), thread_count(run.threads)
+    layout = StoredLayout(corpus.n_ctx, len(tokens_in(model)), len(corpus.windows))
+    tokens, threads = np.array(corpus.tokens, np.int64), thread_count(run.threads)
     rows = LlamaCppRun(tokens, layout, run.sources, run.precision, threads)
     with saved_llama_cpp_base(saving.target, rows, **how) as rows_writer:
         yield rows_writer

@@ -20,7 +20,7 @@ from ..io.atomic import NOTHING, InputFiles
 from ..io.gguf.writer import TensorInfo, plan_file
 from ..io.locks import State
 from ..writing.resume import PartialGguf, fingerprint, partial_path, resumable_gguf
-from .bases import HASHED_AT_ONCE, KIND, PREFIX, VERSION, Run, matrix_digest, text_digest
+from .bases import GENERAL_TYPE, HASHED_AT_ONCE, PREFIX, VERSION, Run, matrix_digest, text_digest
 
 Fixed = dict[str, NDArray[Any]]
 
@@ -36,7 +36,7 @@ class BaseWriter:
 
     @property
     def needs_rows(self) -> bool:
-        """Whether it takes rows of logits; else final states."""
+        """Return whether it takes rows of logits; else final states."""
         return self._top_k is not None
 
     @property
@@ -45,7 +45,7 @@ class BaseWriter:
         return self._file.state
 
     def covered(self, window: int) -> bool:
-        """Whether an earlier run wrote this window."""
+        """Return whether an earlier run wrote this window."""
         start, stop = self._begins[window : window + 2]
         names = ("top.ids", "top.log_p", "top.figures") if self.needs_rows else ("states",)
         return all(self._file.covered(self._index[name], start, stop) is not None for name in names)
@@ -152,21 +152,21 @@ def _write_all(file: PartialGguf, index: int, tensor: Tensor) -> None:
 
 
 def _metadata(run: Run, top_k: int | None) -> Metadata:
-    weight, found = run.output.weight, Metadata({"general.type": KIND})
+    weight, metadata = run.output.weight, Metadata({"general.type": GENERAL_TYPE})
     texts = ("texts", "model", "precision", "text.sha256", "vocabulary.sha256")
     values = (list(run.texts), run.model, run.precision, text_digest(run.windows), run.vocabulary)
     for name, value in zip(texts, values, strict=True):
-        found[PREFIX + name] = value
+        metadata[PREFIX + name] = value
     numbers = {"version": VERSION, "n_ctx": run.n_ctx, "vocabulary.size": weight.rows}
     for name, number in numbers.items():
-        found.set(PREFIX + name, number, ValueType.UINT32)
+        metadata.set(PREFIX + name, number, ValueType.UINT32)
     if top_k is not None:
-        found.set(PREFIX + "top_k", min(top_k, weight.rows), ValueType.UINT32)
-        return found
-    found[PREFIX + "output.name"] = weight.name
-    found[PREFIX + "output.type"] = weight.format.name
-    found[PREFIX + "output.sha256"] = matrix_digest(weight)
-    found.set(PREFIX + "output.width", weight.width, ValueType.UINT32)
-    found.set(PREFIX + "output.scale", run.output.scale, ValueType.FLOAT64)
-    found.set(PREFIX + "output.softcap", run.output.softcap or 0.0, ValueType.FLOAT64)
-    return found
+        metadata.set(PREFIX + "top_k", min(top_k, weight.rows), ValueType.UINT32)
+        return metadata
+    metadata[PREFIX + "output.name"] = weight.name
+    metadata[PREFIX + "output.type"] = weight.format.name
+    metadata[PREFIX + "output.sha256"] = matrix_digest(weight)
+    metadata.set(PREFIX + "output.width", weight.width, ValueType.UINT32)
+    metadata.set(PREFIX + "output.scale", run.output.scale, ValueType.FLOAT64)
+    metadata.set(PREFIX + "output.softcap", run.output.softcap or 0.0, ValueType.FLOAT64)
+    return metadata

@@ -34,7 +34,7 @@ from runtime.products.precision import Precision
 
 from ..io.gguf.writer import encode_header
 
-KIND, VERSION = "logits-base", 1
+GENERAL_TYPE, VERSION = "logits-base", 1
 PREFIX = "logits_base."
 HASHED_AT_ONCE = 1 << 24  # bytes
 INPUTS = ("tokenizer.ggml.model", "tokenizer.ggml.tokens")  # of which tokenizers have to be the same
@@ -97,7 +97,9 @@ class SavedBase:
         return self.source.rows(self.picked[window], start, stop, targets, threads)
 
     def first(self, chunks: int | None) -> "SavedBase":
-        """The base on the first so many windows of each text; None for all. Raises OptionError for less than one."""
+        """Return the base on the first so many windows of each text; None for all. Raises OptionError for less than
+        one.
+        """
         if chunks is None:
             return self
         if chunks < 1:
@@ -113,23 +115,23 @@ class SavedBase:
 
 
 def is_base(path: Path) -> bool:
-    """Whether a file is such a base, by its content."""
+    """Return whether a file is such a base, by its content."""
     try:
         with path.open("rb") as file:
             beginning = file.read(256)  # the type is the first key
     except OSError:
         return False
-    return beginning[:4] == b"GGUF" and KIND.encode() in beginning
+    return beginning[:4] == b"GGUF" and GENERAL_TYPE.encode() in beginning
 
 
 def text_digest(windows: Iterable[Window]) -> str:
     """Of what models are given, and which positions of it are scored."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for window in windows:
         for each in (window.inputs, window.scored):
-            found.update(len(each).to_bytes(8, "little"))
-            found.update(np.ascontiguousarray(each, "<i8").tobytes())
-    return found.hexdigest()
+            digest.update(len(each).to_bytes(8, "little"))
+            digest.update(np.ascontiguousarray(each, "<i8").tobytes())
+    return digest.hexdigest()
 
 
 def vocabulary_digest(metadata: Metadata) -> str:
@@ -143,8 +145,8 @@ def vocabulary_digest(metadata: Metadata) -> str:
 
 def matrix_digest(tensor: Tensor) -> str:
     """Of a matrix as it is stored: its format, its shape, its bytes."""
-    found = hashlib.sha256(f"{tensor.format.name} {tensor.shape}".encode())
+    digest = hashlib.sha256(f"{tensor.format.name} {tensor.shape}".encode())
     step = max(1, HASHED_AT_ONCE // max(1, tensor.row_bytes))
     for start in range(0, tensor.rows, step):
-        found.update(np.ascontiguousarray(tensor.raw(start, min(start + step, tensor.rows))).data)
-    return found.hexdigest()
+        digest.update(np.ascontiguousarray(tensor.raw(start, min(start + step, tensor.rows))).data)
+    return digest.hexdigest()

@@ -66,7 +66,7 @@ class Rendered:
 def conversation_windows(
     model: Model, path: Path, n_ctx: int, chunks: int | None = None
 ) -> tuple[list["Window"], tuple[str, ...]]:
-    """The windows of a JSONL file, at most `chunks`, and remarks on what they lack.
+    """Return the windows of a JSONL file, at most `chunks`, and remarks on what they lack.
 
     A conversation of more than n_ctx tokens is cut there. Raises FileError, VocabularyError for a template that is
     missing or fails, OptionError for lines that are no conversations or have no answer within n_ctx tokens.
@@ -82,13 +82,13 @@ def conversation_windows(
     every = rendered_conversations(template, special_texts(model.metadata), read)
     if not every:
         raise VocabularyError(f"{model.path}: its chat template hides the answers of {path}; none is found")
-    rendered, found, cut = every[:chunks], list["Window"](), 0
+    rendered, windows, cut = every[:chunks], list["Window"](), 0
     for each in rendered:
         window, shorter = _window(model.tokenizer, each, n_ctx)
         cut += shorter
         if window is not None:
-            found.append(window)
-    if not found:
+            windows.append(window)
+    if not windows:
         raise OptionError(f"{path}: no answer begins within {n_ctx} tokens", "take a larger context")
     remarks = []
     if hidden := sum(len(each.answers) for each in read) - sum(len(each.answers) for each in every):
@@ -97,18 +97,18 @@ def conversation_windows(
         remarks.append(f"{path}: the chat template rewrites earlier answers, so each has a window of its own")
     if cut:
         remarks.append(f"{path}: {cut} of {len(rendered)} windows are longer than {n_ctx} tokens, and cut there")
-    if len(found) < len(rendered):
-        remarks.append(f"{path}: {len(rendered) - len(found)} of these have no answer left, and are not measured")
-    return found, tuple(remarks)
+    if len(windows) < len(rendered):
+        remarks.append(f"{path}: {len(rendered) - len(windows)} of these have no answer left, and are not measured")
+    return windows, tuple(remarks)
 
 
 def read_conversations(path: Path) -> list[Conversation]:
     """Those of a JSONL file. Raises FileError, OptionError for lines that are none."""
     lines = [(number, line) for number, line in enumerate(read_text(path).split("\n"), 1) if line.strip()]
-    found = [_conversation(f"line {number} of {path}", line) for number, line in lines]
-    if not found:
+    conversations = [_conversation(f"line {number} of {path}", line) for number, line in lines]
+    if not conversations:
         raise OptionError(f"{path} has no conversations", FORM)
-    return found
+    return conversations
 
 
 def _conversation(place: str, line: str) -> Conversation:
@@ -126,16 +126,16 @@ def _conversation(place: str, line: str) -> Conversation:
             raise OptionError(f"message {number} in {place} has no role", FORM)
         if "content" not in message and "tool_calls" not in message:
             raise OptionError(f"message {number} in {place} has no content", FORM)
-    found = Conversation(place, messages, {"tools": given.get("tools")})
-    if not found.answers:
+    conversation = Conversation(place, messages, {"tools": given.get("tools")})
+    if not conversation.answers:
         raise OptionError(f"{place} has no answer: no message of the role {ROLE!r} after another", FORM)
-    return found
+    return conversation
 
 
 def rendered_conversations(
     template: str, specials: Mapping[str, str], conversations: Sequence[Conversation]
 ) -> list[Rendered]:
-    """Each conversation with its answers found; in several parts where the template does not keep what it wrote.
+    """Return each conversation with its answers found; in several parts where the template does not keep what it wrote.
 
     Answers that cannot be told from what is around them are not among them, such as calls of tools that the template
     leaves out. specials: bos_token and so on. Raises VocabularyError, naming the conversation, where the template fails
@@ -144,7 +144,7 @@ def rendered_conversations(
     common = {"documents": None, **specials}
     asked = [common | variables for each in conversations for variables in _wanted(each)]
     texts = iter(_texts(template, asked))
-    found = list[Rendered]()
+    rendered = list[Rendered]()
     for each in conversations:
         parts = list[Rendered]()
         for answer in each.answers:
@@ -155,8 +155,8 @@ def rendered_conversations(
             span = _answer(each.messages[answer], *(text or "" for text, _ in (asking, before, whole, going_on)))
             if span is not None:
                 parts.append(Rendered(each.place, whole[0] or "", [span]))
-        found += _joined(parts)
-    return found
+        rendered += _joined(parts)
+    return rendered
 
 
 def _wanted(conversation: Conversation) -> Iterator[dict[str, Any]]:
@@ -167,14 +167,14 @@ def _wanted(conversation: Conversation) -> Iterator[dict[str, Any]]:
 
 
 def _texts(template: str, asked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str | None, str | None]]:
-    """Each text, or why there is none."""
+    """Yield each text, or why there is none."""
     for first in range(0, len(asked), AT_ONCE):
         for answer in render(template, asked[first : first + AT_ONCE], 2 * SECONDS, TODAY):
             yield answer.text, answer.error
 
 
 def _joined(parts: list[Rendered]) -> list[Rendered]:
-    """A conversation's parts, each up to one answer: as one where the last has all answers as they were."""
+    """Return a conversation's parts, each up to one answer: as one where the last has all answers as they were."""
     if not parts:
         return []
     last = parts[-1]
@@ -184,7 +184,8 @@ def _joined(parts: list[Rendered]) -> list[Rendered]:
 
 
 def _answer(message: Message, asking: str, before: str, whole: str, going_on: str) -> Span | None:
-    """The characters of the last answer in a text, up to and with the token that ends it, None where it is not found.
+    """Return the characters of the last answer in a text, up to and with the token that ends it, None where it is not
+    found.
 
     Where the template puts something between the line that asks and the answer, such as an empty thought, that does
     not count, but a thought or a call of a tool that the message has does. before, asking: the text without the answer,
@@ -194,7 +195,7 @@ def _answer(message: Message, asking: str, before: str, whole: str, going_on: st
     asked, content = whole.startswith(asking), _content(message)
     if not (asked or whole.startswith(before)):
         return None
-    begin = _alike(asking, whole)
+    begin = _common_prefix(asking, whole)
     at = whole.find(content, begin)
     if at < 0 and not asked:  # what is asked for and what is answered may begin alike
         at = whole.find(content, len(before))
@@ -202,7 +203,7 @@ def _answer(message: Message, asking: str, before: str, whole: str, going_on: st
         begin = at
     elif not asked:
         return None
-    kept = _alike(whole, going_on)
+    kept = _common_prefix(whole, going_on)
     if begin + len(content) <= kept < len(whole):
         whole = PARTIAL.sub("", whole[:kept])
     end = len(whole.rstrip())
@@ -218,7 +219,9 @@ def _content(message: Message) -> str:
 
 
 def _window(tokenizer: "Tokenizer", rendered: Rendered, n_ctx: int) -> tuple["Window | None", bool]:
-    """A text's window of at most n_ctx tokens, None where no answer begins in it; and whether answers are cut off."""
+    """Return a text's window of at most n_ctx tokens, None where no answer begins in it; and whether answers are cut
+    off.
+    """
     from runtime.evaluation.windows import Window
 
     bos = tokenizer.bos if tokenizer.add_bos else None
@@ -230,7 +233,7 @@ def _window(tokenizer: "Tokenizer", rendered: Rendered, n_ctx: int) -> tuple["Wi
     ids = encoded(rendered.text)
     if not ids:
         raise VocabularyError(f"{rendered.place}: the chat template writes nothing")
-    spans = [[_alike(ids, encoded(rendered.text[:at])) for at in span] for span in rendered.answers]
+    spans = [[_common_prefix(ids, encoded(rendered.text[:at])) for at in span] for span in rendered.answers]
     answers = [np.arange(max(1, begin), end) for begin, end in spans]  # a token over both counts as the answer's
     wanted = np.concatenate(answers)
     targets = wanted[wanted < n_ctx]
@@ -240,6 +243,6 @@ def _window(tokenizer: "Tokenizer", rendered: Rendered, n_ctx: int) -> tuple["Wi
     return Window(tokens[: targets[-1]], targets - 1, tokens[targets]), len(targets) < len(wanted)
 
 
-def _alike(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """How many of the first tokens, or characters, are the same."""
+def _common_prefix(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Return how many of the first tokens, or characters, are the same."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

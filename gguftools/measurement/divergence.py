@@ -1,7 +1,7 @@
 """How far files' predictions on texts are from those of a base, usually the model they were quantized from."""
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -14,16 +14,17 @@ from quants.arguments import PathLike, as_path, thread_count
 from quants.errors import OptionError
 
 from ..io.atomic import NOTHING, InputFiles
+from ..io.locks import State, state_of
 from ..models.model import Model, opened
 from ..writing.executors import leaves_process
 from .base_saving import BaseRun, Both, Saving, Writer, adding, base_writer, saving_to
+from .corpus import Corpus, check_tokens, check_vocabulary, read_corpus, stored_base
 from .divergence_figures import file_divergence
 from .divergence_report import DivergenceReport
-from .divergence_tasks import figures_elsewhere, told_of
+from .divergence_tasks import figures_elsewhere, worker_spec
 from .options import DivergenceOptions
 from .perplexity import Progress, tokens_at_once
-from .reading import Reading, check_tokens, check_vocabulary, stored_base, texts_read
-from .record import Record, recorded
+from .progress_record import ProgressRecord, progress_record
 from .texts import Texts, default_texts, texts_named
 
 if TYPE_CHECKING:
@@ -61,14 +62,17 @@ def divergence(
     chosen: Precision = precision_named(options.precision)
     saving = saving_to(options)
     files = [opened(each) for each in others]
-    stored = None
+    stored, state = None, {}
     if not isinstance(base, Model):
+        path = Path(str(base))
+        state = {path: state_of(path)} if path.is_file() else {}
         stored = stored_base(as_path(base, "the base"), options.base_model, files, chunks, threads)
     _check_purpose(base, stored, files, saving, options.executor)
     source = None if stored is not None else opened(base)
     model = files[0] if source is None else source
-    reading = _reading(model, files, text, options.chat, n_ctx, chunks, stored)
-    run = _Run(base, source, stored, files, reading, chosen, chunks, threads)
+    corpus = _corpus(model, files, text, options.chat, n_ctx, chunks, stored)
+    state = state if stored is not None else {}
+    run = _Run(base, source, stored, state, files, corpus, chosen, chunks, threads)
     return _measured(run, saving, options, progress)
 
 
@@ -97,15 +101,16 @@ class _Run:
     base: PathLike | Model
     source: Model | None
     stored: "StoredBase | SavedBase | None"
+    stored_state: Mapping[Path, State]
     files: Sequence[Model]
-    reading: Reading
+    corpus: Corpus
     precision: "Precision"
     chunks: int | None
     threads: int | None
 
     @property
     def model(self) -> Model:
-        """The model whose vocabulary the base has."""
+        """Return the model whose vocabulary the base has."""
         return self.files[0] if self.source is None else self.source
 
     @property
@@ -116,7 +121,13 @@ class _Run:
 
     @property
     def reads(self) -> InputFiles:
-        return NOTHING.also(self.read).also(text.file for text in self.reading.texts)
+        return NOTHING.also(self.read).also(text.file for text in self.corpus.texts)
+
+    def check_unchanged(self) -> None:
+        """Raise FileError if a file of a model, or the stored base, was changed since it was opened."""
+        InputFiles(states=self.stored_state).check_unchanged()
+        for model in (self.model, *self.files):
+            model.origin.reads.check_unchanged()
 
     def models(self) -> "dict[str, RunningLogits]":
         return dict(zip(_names(self.files), map(self.running, self.files), strict=True))
@@ -127,17 +138,17 @@ class _Run:
         from runtime.model import Model as RunningModel
 
         net = RunningModel(file.metadata, file.tensors, threads=self.threads, precision=self.precision)
-        return RunningLogits(net.lazy_logits, self.reading.windows, tokens_at_once(file), output_of(net.network))
+        return RunningLogits(net.lazy_logits, self.corpus.windows, tokens_at_once(file), output_of(net.network))
 
     def elsewhere(
-        self, executor: Executor, base_model: PathLike | Model | None, kept: Record | None
+        self, executor: Executor, base_model: PathLike | Model | None, kept: ProgressRecord | None
     ) -> "Generator[Doubles, None, None]":
-        """Figures of the windows that no earlier run measured, by workers."""
-        windows, files = self.reading.windows, dict(zip(_names(self.files), self.files, strict=True))
+        """Return figures of the windows that no earlier run measured, by workers."""
+        windows, files = self.corpus.windows, dict(zip(_names(self.files), self.files, strict=True))
         numbers = [n for n in range(len(windows)) if kept is None or kept.earlier(n) is None]
         base = self.source or Path(str(self.base))
-        told = told_of(base, base_model, files, self.chunks, self.threads, self.precision)
-        return figures_elsewhere(executor, told, windows, numbers)
+        spec = worker_spec(base, base_model, files, self.chunks, self.threads, self.precision)
+        return figures_elsewhere(executor, spec, windows, numbers)
 
 
 def _measured(
@@ -145,24 +156,24 @@ def _measured(
 ) -> DivergenceReport:
     from runtime.evaluation.divergence import divergence as measure
 
-    reading, models = run.reading, run.models()
+    corpus, models = run.corpus, run.models()
     base: Base = run.running(run.source) if run.source is not None else run.stored  # type: ignore[assignment]
     with ExitStack() as stack:
-        kept: Record | None = None
+        kept: ProgressRecord | None = None
         writer: Writer | None = None
         if options.record is not None:
             kept = stack.enter_context(_record(options.record, run, options.keep_record))
         if saving is not None:
-            saved = BaseRun(base, run.model, reading, run.precision, run.read, run.threads)
+            saved = BaseRun(base, run.model, corpus, run.precision, run.read, run.threads)
             writer = stack.enter_context(base_writer(saving, kept, saved, run.reads))
         measured: Iterator[Doubles] | None = None
         if options.executor is not None and leaves_process(options.executor):
             elsewhere = run.elsewhere(options.executor, options.base_model, kept)
             measured = stack.enter_context(closing(elsewhere))
         if progress:
-            progress(0, len(reading.windows), math.nan)
-        found = measure(
-            reading.windows,
+            progress(0, len(corpus.windows), math.nan)
+        predictions = measure(
+            corpus.windows,
             base,
             models,
             progress=progress,
@@ -171,35 +182,36 @@ def _measured(
             save=None if writer is None else adding(writer, base),
             kept=kept if kept is None or writer is None else Both(kept, writer),
         )
-        report = _report(run, found, base.lower_bound)
+        run.check_unchanged()
+        report = _report(run, predictions, base.lower_bound)
         if kept is not None and writer is not None:
             kept.note_output(writer.state)
     return report
 
 
-def _report(run: _Run, found: "Predictions", lower_bound: bool) -> DivergenceReport:
+def _report(run: _Run, predictions: "Predictions", lower_bound: bool) -> DivergenceReport:
     from runtime.evaluation.divergence import ENTROPY, LOG_P
     from runtime.evaluation.perplexity import perplexity_of
     from runtime.evaluation.statistics import mean_and_error
     from runtime.products.precision import products
 
-    reading, tokenizer = run.reading, run.model.tokenizer
-    loss, error = mean_and_error(-found.base[:, LOG_P])
-    targets = np.concatenate([window.targets for window in reading.windows])
+    corpus, tokenizer = run.corpus, run.model.tokenizer
+    loss, error = mean_and_error(-predictions.base[:, LOG_P])
+    targets = np.concatenate([window.targets for window in corpus.windows])
     return DivergenceReport(
         str(run.base.path if isinstance(run.base, Model) else run.base),
-        reading.n_ctx,
+        corpus.n_ctx,
         run.precision,
         products(run.precision),
-        reading.texts,
+        corpus.texts,
         perplexity_of(loss),
         perplexity_of(loss) * error,
-        float(found.base[:, ENTROPY].mean()),
+        float(predictions.base[:, ENTROPY].mean()),
         [
-            file_divergence(name, file, reading, found, targets, tokenizer, lower_bound)
+            file_divergence(name, file, corpus, predictions, targets, tokenizer, lower_bound)
             for name, file in zip(_names(run.files), run.files, strict=True)
         ],
-        reading.remarks,
+        corpus.remarks,
     )
 
 
@@ -214,7 +226,7 @@ def _names(files: Sequence[Model]) -> list[str]:
     return names
 
 
-def _reading(
+def _corpus(
     model: Model,
     files: Sequence[Model],
     given: Texts | None,
@@ -222,7 +234,7 @@ def _reading(
     n_ctx: int | None,
     chunks: int | None,
     stored: "StoredBase | SavedBase | None",
-) -> Reading:
+) -> Corpus:
     """What is measured on. Raises OptionError where a file would read it otherwise than `model`."""
     for file in files:
         check_vocabulary(model, file)
@@ -231,26 +243,26 @@ def _reading(
     texts = [] if given is None else texts_named(given, chat)
     if stored is None and not texts:
         texts = default_texts()
-    reading = texts_read(model, texts, n_ctx, chunks, stored)
+    corpus = read_corpus(model, texts, n_ctx, chunks, stored)
     for file in files:
         check_tokens(model, file, [each.path for each in texts if not each.chat])
-    return reading
+    return corpus
 
 
 @contextmanager
-def _record(path: PathLike, run: _Run, keep: bool) -> Iterator[Record]:
+def _record(path: PathLike, run: _Run, keep: bool) -> Iterator[ProgressRecord]:
     from runtime.evaluation.divergence import columns
 
     from .bases import text_digest
 
-    reading = run.reading
+    corpus = run.corpus
     plan = {
         "measurement": "divergence",
-        "n_ctx": reading.n_ctx,
+        "n_ctx": corpus.n_ctx,
         "precision": run.precision,
-        "text": text_digest(reading.windows),
+        "text": text_digest(corpus.windows),
     }
-    sizes = [len(window.scored) for window in reading.windows]
+    sizes = [len(window.scored) for window in corpus.windows]
     width = columns(len(run.files))
-    with recorded(as_path(path, "the record"), plan, run.read, sizes, width, run.reads, keep) as record:
+    with progress_record(as_path(path, "the record"), plan, run.read, sizes, width, run.reads, keep) as record:
         yield record

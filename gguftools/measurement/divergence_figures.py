@@ -9,8 +9,8 @@ import numpy as np
 from quants.errors import VocabularyError
 
 from ..models.model import Model
+from .corpus import Corpus
 from .divergence_report import FileDivergence
-from .reading import Reading
 from .sizes import bits_per_weight, size_bytes
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ BEFORE, AROUND = 60, 20  # characters in front of a token, tokens on either side
 def file_divergence(
     name: str,
     file: Model,
-    reading: Reading,
-    found: "Predictions",
+    corpus: Corpus,
+    predictions: "Predictions",
     targets: Any,
     tokenizer: "Tokenizer",
     lower_bound: bool,
@@ -33,13 +33,13 @@ def file_divergence(
     from runtime.evaluation import statistics
     from runtime.evaluation.divergence import KL
 
-    other, apart = found.others[name], found.apart[name]
+    other, apart = predictions.others[name], predictions.apart[name]
     kl = apart[:, KL]
 
     def figures(part: slice) -> dict[str, Any]:
-        return _known(statistics.figures(found.base[part], other[part], apart[part], targets[part]))
+        return _known(statistics.figures(predictions.base[part], other[part], apart[part], targets[part]))
 
-    ends = np.cumsum([len(window.scored) for window in reading.windows])
+    ends = np.cumsum([len(window.scored) for window in corpus.windows])
     return FileDivergence(
         str(file.path),
         size_bytes(file),
@@ -47,16 +47,16 @@ def file_divergence(
         _type(file),
         figures(slice(None)),
         lower_bound,
-        {text: figures(part) for text, part in reading.spans()},
-        statistics.by_position(kl, found.position),
+        {text: figures(part) for text, part in corpus.spans()},
+        statistics.by_position(kl, predictions.position),
         statistics.histogram(kl),
         [float(value) for value in np.cumsum(kl)[ends - 1] / ends],
-        _worst(reading, found, name, kl, targets, tokenizer),
+        _worst(corpus, predictions, name, kl, targets, tokenizer),
     )
 
 
 def _known(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures, None for those that cannot be had from what the base has kept."""
+    """Return figures, None for those that cannot be had from what the base has kept."""
     return {
         name: _known(value) if isinstance(value, Mapping) else None if value != value else value
         for name, value in figures.items()
@@ -72,16 +72,18 @@ def _type(file: Model) -> str:
 
 
 def _worst(
-    reading: Reading, found: "Predictions", name: str, kl: Any, targets: Any, tokenizer: "Tokenizer"
+    corpus: Corpus, predictions: "Predictions", name: str, kl: Any, targets: Any, tokenizer: "Tokenizer"
 ) -> list[dict[str, Any]]:
-    """The predictions that diverge furthest, with what the models saw and favoured. position: of the right token."""
+    """Return the predictions that diverge furthest, with what the models saw and favoured. position: of the right
+    token.
+    """
     from runtime.evaluation.divergence import LOG_P, TOP
 
-    names = [text.name for text in reading.texts for _ in range(text.windows)]
-    begins = np.cumsum([0, *(len(window.scored) for window in reading.windows)])
-    first = np.cumsum([0, *(text.windows for text in reading.texts)])
-    of_window = [i - first[np.searchsorted(first, i, "right") - 1] for i in range(len(reading.windows))]
-    other, result = found.others[name], []
+    names = [text.name for text in corpus.texts for _ in range(text.windows)]
+    begins = np.cumsum([0, *(len(window.scored) for window in corpus.windows)])
+    first = np.cumsum([0, *(text.windows for text in corpus.texts)])
+    of_window = [i - first[np.searchsorted(first, i, "right") - 1] for i in range(len(corpus.windows))]
+    other, result = predictions.others[name], []
 
     def text(number: float) -> str:
         try:
@@ -90,8 +92,8 @@ def _worst(
             return f"<{int(number)}>"
 
     for row in np.argsort(-kl, kind="stable")[:WORST]:
-        number = int(found.window[row])
-        window, place = reading.windows[number], int(found.position[row]) + 1
+        number = int(predictions.window[row])
+        window, place = corpus.windows[number], int(predictions.position[row]) + 1
         diverged = dict(zip((window.scored + 1).tolist(), kl[begins[number] :].tolist(), strict=False))
         around = range(max(0, place - AROUND), min(len(window.inputs), place + AROUND))
         result.append(
@@ -102,9 +104,9 @@ def _worst(
                 "kl": float(kl[row]),
                 "before": tokenizer.decode(window.inputs[max(0, place - BEFORE) : place].tolist())[-BEFORE:],
                 "token": text(targets[row]),
-                "p_base": math.exp(found.base[row, LOG_P]),
+                "p_base": math.exp(predictions.base[row, LOG_P]),
                 "p": math.exp(other[row, LOG_P]),
-                "base_top": text(found.base[row, TOP]),
+                "base_top": text(predictions.base[row, TOP]),
                 "top": text(other[row, TOP]),
                 "passage": [[text(window.inputs[i]), diverged.get(i, 0.0)] for i in around],
             }

@@ -91,7 +91,7 @@ def parse_limits(given: str) -> dict[str, float]:
 
 
 def exceeded(report: DivergenceReport, limits: Mapping[str, float]) -> list[str]:
-    """A line for each figure of a file that is above its limit."""
+    """Return a line for each figure of a file that is above its limit."""
     return [
         f"{file.path}: {name} KL divergence is {file.kl_divergence[name]:.6f}, above {limit:g}"
         for file in report.files

@@ -21,8 +21,8 @@ from quants.arguments import PathLike
 from ..io.locks import state_of
 from ..models.model import Model, opened
 from ..writing.remote_tasks import check_states, tensors_of
+from .corpus import stored_base
 from .perplexity import tokens_at_once
-from .reading import stored_base
 from .workers import Runnable, description, in_turn, runnable
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class _Running(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Told:
+class WorkerSpec:
     """What all tasks have in common: the base, and by their names the files that are compared with it."""
 
     base: _Running | _Kept
@@ -78,19 +78,19 @@ class Told:
 class _Task(NamedTuple):
     """Windows, of which the first has this number among all. windows: inputs, scored, targets. told: a pickled Told."""
 
-    told: bytes
+    spec: bytes
     number: int
     windows: tuple[tuple[Ints, Ints, Ints], ...]
 
 
-def told_of(
+def worker_spec(
     base: Path | Model,
     base_model: PathLike | Model | None,
     files: Mapping[str, Model],
     chunks: int | None,
     threads: int | None,
     precision: "Precision",
-) -> Told:
+) -> WorkerSpec:
     """What workers are told. base: a model, or the path of one that an earlier run kept, with base_model.
 
     Raises OptionError as `runnable` does.
@@ -99,33 +99,33 @@ def told_of(
     def running(model: Model) -> _Running:
         return _Running(runnable(model, threads, precision), tokens_at_once(model))
 
-    told = {name: running(file) for name, file in files.items()}
+    spec = {name: running(file) for name, file in files.items()}
     if isinstance(base, Model):
-        return Told(running(base), told)
+        return WorkerSpec(running(base), spec)
     path = base.absolute()
     matrix = None if base_model is None else description(opened(base_model))
-    others = tuple(each.model.source for each in told.values())
-    return Told(_Kept((str(path), *state_of(path)[2:]), matrix, others, chunks, threads or 1), told)
+    others = tuple(each.model.source for each in spec.values())
+    return WorkerSpec(_Kept((str(path), *state_of(path)[2:]), matrix, others, chunks, threads or 1), spec)
 
 
 def figures_elsewhere(
-    executor: Executor, told: Told, windows: Sequence["Window"], numbers: Sequence[int]
+    executor: Executor, spec: WorkerSpec, windows: Sequence["Window"], numbers: Sequence[int]
 ) -> Generator[Doubles, None, None]:
     """`window_figures` of the windows of these numbers, in their order, as workers find them."""
-    for _, found in in_turn(executor, _figures_of, _tasks(told, windows, numbers)):
-        yield from found
+    for _, figures in in_turn(executor, _figures_of, _tasks(spec, windows, numbers)):
+        yield from figures
 
 
-def _tasks(told: Told, windows: Sequence["Window"], numbers: Sequence[int]) -> Iterator[_Task]:
+def _tasks(spec: WorkerSpec, windows: Sequence["Window"], numbers: Sequence[int]) -> Iterator[_Task]:
     """Tasks of windows that one process, too, would run together."""
     from runtime.evaluation.windows import grouped_alike
 
-    packed = dumps(told)
+    packed = dumps(spec)
     gaps = np.flatnonzero(np.diff(numbers) != 1) + 1
     for run in np.split(np.asarray(numbers, np.int64), gaps):
         following = [windows[number] for number in run]
         number = int(run[0]) if len(run) else 0
-        for part in grouped_alike(following, told.at_once):
+        for part in grouped_alike(following, spec.at_once):
             yield _Task(packed, number, tuple(map(_packed, part)))
             number += len(part)
 
@@ -141,17 +141,18 @@ def _figures_of(task: _Task) -> list[Doubles]:
     from runtime.head import output_of
 
     with _OPENING:
-        told = _opened(task.told)
+        opened_spec = _opened(task.spec)
     wide = np.int64
     windows = [Window(ids.astype(wide), scored.astype(wide), right.astype(wide)) for ids, scored, right in task.windows]
 
     def running(net: "RunningModel", at_once: int) -> "RunningLogits":
         return RunningLogits(net.lazy_logits, windows, at_once, output_of(net.network), task.number)
 
-    models = {name: running(*model) for name, model in told.models.items()}
-    base = running(*told.base) if isinstance(told.base, tuple) else told.base
+    models = {name: running(*model) for name, model in opened_spec.models.items()}
+    base = running(*opened_spec.base) if isinstance(opened_spec.base, tuple) else opened_spec.base
     return [
-        window_figures(task.number + i, window, base, models, threads=told.threads) for i, window in enumerate(windows)
+        window_figures(task.number + i, window, base, models, threads=opened_spec.threads)
+        for i, window in enumerate(windows)
     ]
 
 
@@ -169,9 +170,9 @@ _OPENING = Lock()  # tasks may come in threads of one worker
 
 @lru_cache(maxsize=1)
 def _opened(packed: bytes) -> _Opened:
-    told: Told = loads(packed)
-    models = {name: (each.model.open(), each.at_once) for name, each in told.files.items()}
-    if isinstance(told.base, _Running):
-        threads = told.base.model.threads
-        return _Opened((told.base.model.open(), told.base.at_once), models, threads)
-    return _Opened(told.base.open(), models, told.base.threads)
+    spec: WorkerSpec = loads(packed)
+    models = {name: (each.model.open(), each.at_once) for name, each in spec.files.items()}
+    if isinstance(spec.base, _Running):
+        threads = spec.base.model.threads
+        return _Opened((spec.base.model.open(), spec.base.at_once), models, threads)
+    return _Opened(spec.base.open(), models, spec.base.threads)

@@ -22,7 +22,7 @@ from .evaluation_figures import is_right, score_of
 from .evaluation_report import EvaluationReport, FileScores, Score, TestReport
 from .options import EvaluationOptions
 from .perplexity import Progress
-from .record import Record, recorded
+from .progress_record import ProgressRecord, progress_record
 from .tasks import hellaswag, multiple_choice, winogrande
 from .tasks.task import Drawn, Task
 
@@ -88,44 +88,65 @@ def evaluate(
     nets = [
         RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen) for model in models
     ]  # one that can't run is found before another has run for an hour
-    parts = [_part(model, net, found.tasks, n_ctx) for model, net in zip(models, nets, strict=True) for found in drawn]
+    parts = [_part(model, net, draw.tasks, n_ctx) for model, net in zip(models, nets, strict=True) for draw in drawn]
     names = [test.name for test, _ in asked]
     plan = {"measurement": "evaluation", "precision": chosen, "tasks": options.tasks, "seed": options.seed}
     read = [path for model in models for path in model.files]
     reads = NOTHING.also(read).also(path for _, path in asked)
     with _record(options, plan, names, parts, read, reads) as kept:
         scores = _scores(parts, len(asked), kept, progress)
+        for model in models:
+            model.origin.reads.check_unchanged()
     files = [
         FileScores(str(model.path), dict(zip(names, scores[at : at + len(names)], strict=True)))
         for model, at in zip(models, range(0, len(parts), len(names)), strict=True)
     ]
     about = [
-        TestReport(each.name, each.title, str(path), found.available, len(found.tasks))
-        for (each, path), found in zip(asked, drawn, strict=True)
+        TestReport(each.name, each.title, str(path), draw.available, len(draw.tasks))
+        for (each, path), draw in zip(asked, drawn, strict=True)
     ]
-    warnings = [f"left out: {remark}" for found in drawn for remark in found.left_out]
+    warnings = [f"left out: {remark}" for draw in drawn for remark in draw.left_out]
+    warnings += filter(
+        None, [_context_warning(model, own) for model, own in zip(models, _by_model(parts, names), strict=True)]
+    )
     return EvaluationReport(n_ctx, options.seed, chosen, products(chosen), about, files, warnings)
 
 
 def _asked(paths: Mapping[str, PathLike | None]) -> list[tuple[Benchmark, Path]]:
-    """The tests that a file is given for. Raises OptionError where there are none."""
+    """Return the tests that a file is given for. Raises OptionError where there are none."""
     asked = [(each, as_path(path, each.name)) for each in BENCHMARKS if (path := paths[each.name]) is not None]
     if not asked:
         raise OptionError("no test is given", "give a file to hellaswag, winogrande or multiple_choice")
     return asked
 
 
-def _scores(parts: Sequence["_Part"], tests: int, kept: Record | None, progress: Progress | None) -> list[Score]:
+def _scores(
+    parts: Sequence["_Part"], tests: int, kept: ProgressRecord | None, progress: Progress | None
+) -> list[Score]:
     """Compute all parts, `tests` of them for each file; scores of later files are compared with the first file's."""
     total = sum(len(part.tasks) for part in parts)
     scores: list[Score] = []
     done = group = 0
     for number, part in enumerate(parts):
-        found, seconds = _measured(part, kept, group, _shifted(progress, done, total))
+        answers, seconds = _measured(part, kept, group, _shifted(progress, done, total))
         base = scores[number % tests] if number >= tests else None
-        scores.append(score_of(part.tasks, found, base, seconds))
+        scores.append(score_of(part.tasks, answers, base, seconds))
         done, group = done + len(part.tasks), group + len(part.groups)
     return scores
+
+
+def _by_model(parts: Sequence["_Part"], names: Sequence[str]) -> Iterator[Sequence["_Part"]]:
+    """Yield the parts of each model."""
+    for start in range(0, len(parts), len(names)):
+        yield parts[start : start + len(names)]
+
+
+def _context_warning(model: Model, parts: Sequence["_Part"]) -> str | None:
+    """Return a warning if answers with their contexts are longer than the context that the model was trained with."""
+    lengths = [max(map(len, task.sequences)) for part in parts for task in part.choices]
+    limit = model.context_length
+    longer = sum(length > limit for length in lengths) if limit else 0
+    return f"{model.path}: {longer} tasks are longer than the model's context of {limit} tokens" if longer else None
 
 
 def _listed(sources: PathLike | Model | Sequence[PathLike | Model]) -> list[PathLike | Model]:
@@ -147,20 +168,20 @@ class _Part:
     groups: list[slice]
 
     def answers(self, group: slice) -> list[int]:
-        """How many each task of a group has."""
+        """Return how many each task of a group has."""
         return [len(each.scored) for each in self.choices[group]]
 
 
 def _part(model: Model, net: "RunningModel", tasks: Sequence[Task], n_ctx: int) -> _Part:
-    """A test's tasks as the model reads them. Raises OptionError for one that does not fit."""
-    tokenizer, found = model.tokenizer, []
+    """Return a test's tasks as the model reads them. Raises OptionError for one that does not fit."""
+    tokenizer, all_choices = model.tokenizer, []
     for task in tasks:
         choices = _choices(tokenizer, task)
         if choices.tokens > SEQUENCES * n_ctx:
             what = f"{task.where} needs {choices.tokens} tokens; {SEQUENCES} windows of {n_ctx} are there for it"
             raise OptionError(what, f"a context of {-(-choices.tokens // SEQUENCES)} is enough for it")
-        found.append(choices)
-    return _Part(net, tasks, found, _groups([each.tokens for each in found], net.branches))
+        all_choices.append(choices)
+    return _Part(net, tasks, all_choices, _groups([each.tokens for each in all_choices], net.branches))
 
 
 def _groups(tokens: Sequence[int], branches: bool) -> list[slice]:
@@ -197,7 +218,7 @@ def _record(
     parts: Sequence[_Part],
     read: Sequence[Path],
     reads: InputFiles,
-) -> Iterator[Record | None]:
+) -> Iterator[ProgressRecord | None]:
     """The record that is asked for, if any: one whose windows are groups of tasks, whose predictions are their answers
     and the seconds they took.
     """
@@ -209,23 +230,25 @@ def _record(
         own = parts[names.index(test.name) :: len(names)] if test.name in names else None
         plan[test.name] = own and _digest(own)
     path, keep = as_path(options.record, "the record"), options.keep_record
-    with recorded(path, plan, read, sizes, 1, reads, keep) as record:
+    with progress_record(path, plan, read, sizes, 1, reads, keep) as record:
         yield record
 
 
 def _digest(parts: Sequence[_Part]) -> str:
     """Of what is computed and scored of a test."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
         for task in part.choices:
-            found.update(json.dumps([[*map(list, task.sequences)], task.common, task.scored]).encode())
-    return found.hexdigest()
+            digest.update(json.dumps([[*map(list, task.sequences)], task.common, task.scored]).encode())
+    return digest.hexdigest()
 
 
 def _measured(
-    part: _Part, kept: Record | None, first: int, progress: Progress | None
+    part: _Part, kept: ProgressRecord | None, first: int, progress: Progress | None
 ) -> tuple[list[list[float]], float]:
-    """The answers' scores, and what they took in seconds. first: the number of the part's first group in the record."""
+    """Return the answers' scores, and what they took in seconds. first: the number of the part's first group in the
+    record.
+    """
     scores: list[list[float]] = []
     seconds, correct = 0.0, 0
     for number, group in enumerate(part.groups, first):
@@ -248,6 +271,6 @@ def _computed(part: _Part, group: slice) -> Doubles:
     from runtime.evaluation.choices import mean_log_probabilities
 
     start, branched = time.perf_counter(), part.net.branched_logits if part.net.branches else None
-    found = mean_log_probabilities(part.choices[group], part.net.lazy_logits, TOKENS_AT_ONCE, branched)
-    values = [value for each in found for value in each]
+    means = mean_log_probabilities(part.choices[group], part.net.lazy_logits, TOKENS_AT_ONCE, branched)
+    values = [value for each in means for value in each]
     return np.array([*values, time.perf_counter() - start])[:, None]

@@ -42,21 +42,21 @@ def is_right(task: Task, scores: Sequence[float]) -> bool:
 
 
 def _best(task: Task, scores: Sequence[float]) -> int:
-    """The answer with the highest score: of equal ones the first or, in Winogrande, the last."""
+    """Return the answer with the highest score: of equal ones the first or, in Winogrande, the last."""
     if task.bases:
         return 0 if scores[0] > scores[1] else 1
     return max(range(len(scores)), key=lambda i: scores[i])
 
 
 def wilson(correct: int, tasks: int) -> tuple[float, float]:
-    """The interval of Wilson (1927) that holds the true share in 95 of 100 cases."""
+    """Return the interval of Wilson (1927) that holds the true share in 95 of 100 cases."""
     share, z = correct / tasks, NORMAL_95**2 / tasks
     half = z * math.sqrt(tasks * (4 * share * (1 - share) + z)) / (2 * NORMAL_95)
     return (share + z / 2 - half) / (1 + z), (share + z / 2 + half) / (1 + z)
 
 
 def paired(right: Sequence[bool], base: Sequence[bool]) -> tuple[float, float]:
-    """How much larger the share of right answers is than the base's, and the standard error of that."""
+    """Return how much larger the share of right answers is than the base's, and the standard error of that."""
     differences = np.asarray(right, np.float64) - np.asarray(base, np.float64)
     return float(differences.mean()), _standard_error(differences)
 

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing, nullcontext
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from pickle import dumps, loads
@@ -26,7 +26,7 @@ from ..writing.executors import leaves_process
 from ..writing.resume import fingerprint
 from .importance_state import unfinished_sums
 from .options import ImatrixOptions
-from .perplexity import Progress, tokens_at_once
+from .perplexity import Progress, windows_at_once
 from .text_tokens import read_text
 from .workers import Runnable, in_turn, runnable
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from .importance_state import State
 
-MOST = 3e38  # what float32 holds
+MAX_SQUARE = 3e38  # what float32 holds
 HEAD = ("output.weight", "token_embd.weight")  # whose importance recipes don't ask for
 Ids = NDArray[np.int64]
 
@@ -60,7 +60,7 @@ class _Measured:
     nextn: bool
 
 
-class _Told(NamedTuple):
+class _WorkerSpec(NamedTuple):
     """The same as workers are told of it."""
 
     model: Runnable
@@ -71,7 +71,7 @@ class _Told(NamedTuple):
 class _Task(NamedTuple):
     """Windows to sum the inputs of. told: a pickled _Told. ids: int32 (windows, n_ctx)."""
 
-    told: bytes
+    spec: bytes
     ids: NDArray[np.int32]
 
 
@@ -112,18 +112,19 @@ def imatrix(
     layers = len(net.next_tokens.layers) if options.nextn else 0  # a model without one is refused before anything runs
     which = _Measured(net, options.with_output, options.nextn)
     away = options.executor if leaves_process(options.executor) else None
-    told = b"" if away is None else dumps(_Told(runnable(model, threads, chosen), which.with_output, which.nextn))
+    spec = b"" if away is None else dumps(_WorkerSpec(runnable(model, threads, chosen), which.with_output, which.nextn))
     total = sum(len(each.plan.starts) for each in texts)
-    at_once, keep = max(1, tokens_at_once(model) // n_ctx), 0 if output is None else options.save_every
+    at_once, keep = windows_at_once(model, n_ctx), 0 if output is None else options.save_every
     head = _head(model, texts, n_ctx, chosen, options)
     with unfinished_sums(target, head, options.resume) if keep or options.resume else nullcontext() as state:
         progressed = _Progressed(state, keep, total, progress)
         batches = _batches(texts, progressed.done, min(at_once, keep) if keep else at_once)
-        measured = _sums_here(which, batches) if away is None else _sums_elsewhere(away, told, batches)
+        measured = _sums_here(which, batches) if away is None else _sums_elsewhere(away, spec, batches)
         try:
             with closing(measured):
-                for windows, found in measured:
-                    progressed.add(windows, found)
+                for windows, sums in measured:
+                    progressed.add(windows, sums)
+            model.origin.reads.check_unchanged()
         except GgufToolsError as error:
             if state is not None and not isinstance(error.__cause__, OSError):
                 state.end()  # another try would end in the same way
@@ -158,10 +159,10 @@ class _Progressed:
         self.done = self._saved = state.windows if self.sums and state is not None else 0
         self._show()
 
-    def add(self, windows: int, found: dict[str, "Sums"]) -> None:
+    def add(self, windows: int, sums: dict[str, "Sums"]) -> None:
         from runtime.importance import add_sums
 
-        add_sums(self.sums, found)
+        add_sums(self.sums, sums)
         self.done += windows
         _check_finite(self.sums)
         if self._state is not None and self._keep and self.done - self._saved >= self._keep and self.done < self._total:
@@ -182,15 +183,15 @@ def _sums_here(measured: _Measured, batches: Iterator[Ids]) -> Batches:
         yield len(ids), _sums(measured, ids)
 
 
-def _sums_elsewhere(executor: Executor, told: bytes, batches: Iterator[Ids]) -> Batches:
-    for task, sums in in_turn(executor, _sums_of, (_Task(told, ids.astype(np.int32)) for ids in batches)):
+def _sums_elsewhere(executor: Executor, spec: bytes, batches: Iterator[Ids]) -> Batches:
+    for task, sums in in_turn(executor, _sums_of, (_Task(spec, ids.astype(np.int32)) for ids in batches)):
         yield len(task.ids), sums
 
 
 def _sums_of(task: _Task) -> dict[str, "Sums"]:
     """What a worker does."""
     with _OPENING:
-        measured = _opened(task.told)
+        measured = _opened(task.spec)
     return _sums(measured, task.ids.astype(np.int64))
 
 
@@ -198,22 +199,22 @@ _OPENING = Lock()  # tasks may come in threads of one worker
 
 
 @lru_cache(maxsize=1)
-def _opened(told: bytes) -> _Measured:
-    model, with_output, nextn = loads(told)
+def _opened(spec: bytes) -> _Measured:
+    model, with_output, nextn = loads(spec)
     return _Measured(model.open(), with_output, nextn)
 
 
 def _sums(measured: _Measured, ids: Ids) -> dict[str, "Sums"]:
-    """Sums of these windows alone, ids (windows, n_ctx)."""
+    """Return sums of these windows alone, ids (windows, n_ctx)."""
     from runtime.importance import Importance
 
     net = copy(measured.net)  # others may be looking at the same model
-    found = Importance(wanted=lambda name: measured.with_output or name not in HEAD, threads=net.threads)
-    net.observe = found.observe
+    importance = Importance(wanted=lambda name: measured.with_output or name not in HEAD, threads=net.threads)
+    net.observe = importance.observe
     read = net.lazy_logits(ids)
     if measured.nextn:
         net.mtp_logits(ids, read.states)
-    return found.sums
+    return importance.sums
 
 
 def _read(model: Model, file: Path, n_ctx: int, chunks: int | None, options: ImatrixOptions) -> _Text:
@@ -225,20 +226,22 @@ def _read(model: Model, file: Path, n_ctx: int, chunks: int | None, options: Ima
     left = len(tokens) - skipped
     if skipped and left < 2 * n_ctx:
         what = (
-            f"{file} has {len(tokens)} tokens: {max(0, left)} behind its first {options.skip_chunks} windows of {n_ctx}"
+            f"{file} has {len(tokens)} tokens: {max(0, left)} after its first {options.skip_chunks} windows of {n_ctx}"
         )
         raise OptionError(what, hint="at least 2 windows are needed")
-    plan = windows(left, n_ctx, chunks=chunks)
+    try:
+        plan = windows(left, n_ctx, chunks=chunks)
+    except OptionError as error:
+        raise OptionError(f"{file}: {error}", error.hint) from error
     return _Text(tokens[skipped:], tokenizer.bos if tokenizer.add_bos else None, plan)
 
 
 def _batches(texts: Sequence[_Text], done: int, size: int) -> Iterator[Ids]:
-    """The windows of all texts but the first `done`, up to `size` of a text at a time: ids (windows, n_ctx)."""
+    """Yield the windows of all texts but the first `done`, up to `size` of a text at a time: ids (windows, n_ctx)."""
     for text in texts:
         left = text.plan.starts[done:]
         done = max(0, done - len(text.plan.starts))
-        plan = type(text.plan)(left, text.plan.n_ctx, text.plan.first, text.plan.last)
-        for inputs, _ in plan.batches(text.tokens, text.bos, size):
+        for inputs, _ in replace(text.plan, starts=left).batches(text.tokens, text.bos, size):
             yield inputs
 
 
@@ -263,14 +266,14 @@ def _head(
     }
 
 
-def _check_finite(found: Mapping[str, "Sums"]) -> None:
-    for name, sums in found.items():
-        if not np.all(sums.squares < MOST):
+def _check_finite(all_sums: Mapping[str, "Sums"]) -> None:
+    for name, sums in all_sums.items():
+        if not np.all(sums.squares < MAX_SQUARE):
             raise ModelError(f"the inputs of {name!r} are too large to be squared", "keys or weights are wrong")
 
 
-def _entries(found: Mapping[str, "Sums"]) -> dict[str, Entry]:
+def _entries(all_sums: Mapping[str, "Sums"]) -> dict[str, Entry]:
     return {
         name: Entry(*(array.astype(np.float32) for array in (sums.squares, sums.counts, sums.inputs)))
-        for name, sums in found.items()
+        for name, sums in all_sums.items()
     }

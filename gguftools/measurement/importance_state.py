@@ -45,9 +45,9 @@ class State:
     def save(self, windows: int, sums: Mapping[str, "Sums"]) -> None:
         """Keep the sums of so many windows."""
         data = b"".join(
-            np.ascontiguousarray(array, kind).tobytes()
+            np.ascontiguousarray(array, dtype).tobytes()
             for each in sums.values()
-            for array, kind in ((each.squares, "<f8"), (each.inputs, "<f8"), (each.counts, "<i8"))
+            for array, dtype in ((each.squares, "<f8"), (each.inputs, "<f8"), (each.counts, "<i8"))
         )
         first, size = self._last
         at = 0 if first >= len(data) else first + size
@@ -80,8 +80,8 @@ class State:
         position = 0
         for name, experts, width in shapes:
             arrays = []
-            for kind, count in (("<f8", experts * width), ("<f8", experts * width), ("<i8", experts)):
-                arrays.append(np.frombuffer(data, kind, count, position).copy())
+            for dtype, count in (("<f8", experts * width), ("<f8", experts * width), ("<i8", experts)):
+                arrays.append(np.frombuffer(data, dtype, count, position).copy())
                 position += 8 * count
             self.sums[name] = arrays[0].reshape(experts, width), arrays[1].reshape(experts, width), arrays[2]
         self.windows, self._last = windows, (at, size)

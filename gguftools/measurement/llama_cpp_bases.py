@@ -29,7 +29,7 @@ from ..writing.resume import KEY, fingerprint, partial_path, resumable
 
 
 def is_llama_cpp_base(path: Path) -> bool:
-    """Whether a file is such a base, by its content. Raises FileError where it cannot be read."""
+    """Return whether a file is such a base, by its content. Raises FileError where it cannot be read."""
     if path.is_dir() or not path.exists():
         return False
     try:
@@ -65,7 +65,7 @@ class LlamaCppWriter:
         return state_of(self._file.fd)
 
     def covered(self, window: int) -> bool:
-        """Whether an earlier run wrote this window."""
+        """Return whether an earlier run wrote this window."""
         return window in self._covered
 
     def add(self, window: int, start: int, stop: int, given: Rows | LazyLogits) -> None:

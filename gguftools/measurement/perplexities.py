@@ -8,11 +8,14 @@ import numpy as np
 
 from quants.errors import GgufToolsError
 
+from ..io.atomic import InputFiles
+from ..io.locks import state_of
 from ..models.model import Model
 from ..writing.report import Report
+from .corpus import tokens_in
 from .options import PerplexityOptions
 from .perplexity import PerplexityReport, Progress, perplexity
-from .texts import Texts
+from .texts import Texts, texts_named
 
 
 @dataclass(frozen=True)
@@ -64,22 +67,25 @@ def perplexities(
 
     progress(windows done, of how many in all, perplexity so far of the model that runs).
     """
-    models, found, failed = list(sources), list[FilePerplexity](), list[FailedFile]()
+    models, reports, failed = list(sources), list[FilePerplexity](), list[FailedFile]()
+    texts = texts_named(text)
+    read = InputFiles(states={each.path: state_of(each.path) for each in texts if each.path.is_file()})
     measured: list[Model] = []
     for number, model in enumerate(models):
         shown = progress and _Part(progress, number, len(models))
         try:
             report = perplexity(
-                model, text, n_ctx=n_ctx, chunks=chunks, threads=threads, options=options, progress=shown
+                model, texts, n_ctx=n_ctx, chunks=chunks, threads=threads, options=options, progress=shown
             )
         except GgufToolsError as error:
             failed.append(FailedFile(str(model.path), str(error)))
             continue
         first = next((i for i, other in enumerate(measured) if _same_model(model, other)), None)
-        beside = None if first is None else difference(report, found[first])
-        found.append(FilePerplexity(**{**vars(report), "difference": beside}))
+        from_first = None if first is None else difference(report, reports[first])
+        reports.append(FilePerplexity(**{**vars(report), "difference": from_first}))
         measured.append(model)
-    return PerplexityTable(found, failed)
+    read.check_unchanged()
+    return PerplexityTable(reports, failed)
 
 
 @dataclass(frozen=True)
@@ -106,14 +112,15 @@ def difference(report: PerplexityReport, other: PerplexityReport) -> Difference 
 
 
 def _losses(running: Sequence[float]) -> np.ndarray:
-    """The mean loss in each window, of the perplexities after each."""
+    """Return the mean loss in each window, of the perplexities after each."""
     sums = np.log(running) * np.arange(1, len(running) + 1)
     return np.diff(sums, prepend=0.0)
 
 
 def _same_model(one: Model, other: Model) -> bool:
-    """Whether both have the same architecture and layers of the same shapes."""
-    return one.architecture == other.architecture and _layers(one) == _layers(other)
+    """Return whether both have one architecture, one vocabulary, and layers of the same shapes."""
+    same = one.architecture == other.architecture and _layers(one) == _layers(other)
+    return same and tokens_in(one) == tokens_in(other)
 
 
 def _layers(model: Model) -> dict[str, tuple[int, ...]]:

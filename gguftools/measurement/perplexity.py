@@ -20,7 +20,7 @@ from .sizes import bits_per_weight, size_bytes
 from .texts import NamedText, Texts, TextWindows, texts_named, windows_of
 
 if TYPE_CHECKING:
-    from runtime.evaluation.perplexity import Perplexity
+    from runtime.evaluation.perplexity import Perplexity, Windows
     from runtime.model import Model as RunningModel
 
 log = logging.getLogger(__name__)
@@ -87,6 +87,7 @@ def perplexity(
     options: precision and more. progress(windows done, of how many, perplexity so far): first with 0 and NaN.
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
+    from runtime.evaluation.perplexity import windows
     from runtime.model import Model as RunningModel
     from runtime.products.precision import precision_named, products
     from runtime.profile import Profile
@@ -99,15 +100,17 @@ def perplexity(
     if options.sparse:
         net.use_predictor()  # a file without one is found before anything is compiled
         net.sparsity = None
-    evaluate = _Evaluation(net, read, n_ctx, chunks, options.stride, max(1, tokens_at_once(model) // n_ctx), progress)
+    plans = [windows(len(each.tokens), n_ctx, chunks=chunks, stride=options.stride) for each in read]
+    evaluate = _Evaluation(net, read, plans, windows_at_once(model, n_ctx), progress)
     evaluate.begin()
     compile_seconds = _compiled(net, read, n_ctx)
     dense = evaluate()[0].perplexity if options.sparse and options.compare else None
     sparsity = net.use_predictor() if options.sparse else None
     net.profile = Profile() if options.profile else None
     start = time.perf_counter()
-    result, alone = evaluate()
+    result, by_text = evaluate()
     seconds = time.perf_counter() - start
+    model.origin.reads.check_unchanged()
     if net.profile:
         net.profile.seconds["all other work"] = seconds - sum(net.profile.seconds.values())
     return PerplexityReport(
@@ -124,7 +127,7 @@ def perplexity(
         chosen,
         products(chosen),
         net.profile.seconds if net.profile else None,
-        list(map(_of_text, texts, alone)),
+        list(map(_of_text, texts, by_text)),
         size_bytes(model),
         bits_per_weight(model),
     )
@@ -139,8 +142,10 @@ def _plain_texts(given: Texts) -> list[NamedText]:
     return texts
 
 
-def _of_text(text: NamedText, found: "Perplexity") -> TextPerplexity:
-    return TextPerplexity(text.name, str(text.path), found.perplexity, found.standard_error, found.chunks, found.tokens)
+def _of_text(text: NamedText, result: "Perplexity") -> TextPerplexity:
+    return TextPerplexity(
+        text.name, str(text.path), result.perplexity, result.standard_error, result.chunks, result.tokens
+    )
 
 
 def _compiled(net: "RunningModel", read: Sequence[TextWindows], n_ctx: int) -> float:
@@ -155,24 +160,18 @@ def _compiled(net: "RunningModel", read: Sequence[TextWindows], n_ctx: int) -> f
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """A run over all windows of all texts. batch: windows that run together."""
+    """A run over all windows of all texts. plans: the windows of each. batch: windows that run together."""
 
     net: "RunningModel"
     texts: Sequence[TextWindows]
-    n_ctx: int
-    chunks: int | None
-    stride: int
+    plans: "Sequence[Windows]"
     batch: int
     progress: Progress | None
 
     def begin(self) -> None:
         """Tell of how many windows there are."""
-        from runtime.evaluation.perplexity import windows
-
         if self.progress:
-            lengths = [len(each.tokens) for each in self.texts]
-            plans = [windows(length, self.n_ctx, chunks=self.chunks, stride=self.stride) for length in lengths]
-            self.progress(0, sum(len(plan.starts) for plan in plans), math.nan)
+            self.progress(0, sum(len(plan.starts) for plan in self.plans), math.nan)
 
     def __call__(self) -> "tuple[Perplexity, list[Perplexity]]":
         from runtime.evaluation.perplexity import perplexities
@@ -180,19 +179,22 @@ class _Evaluation:
         return perplexities(
             [each.tokens for each in self.texts],
             self.net.lazy_logits,
-            self.n_ctx,
+            self.plans,
             bos=self.texts[0].bos,
-            chunks=self.chunks,
-            stride=self.stride,
             batch=self.batch,
             progress=self.progress,
         )
 
 
 def tokens_at_once(model: Model) -> int:
-    """How many tokens of windows run together: what the widest layer gives for them stays of bounded size."""
+    """Return how many tokens of windows run together: what the widest layer gives for them stays of bounded size."""
     widest = max((tensor.shape[-2] for tensor in model.tensors.values() if _is_of_layer(tensor)), default=1)
     return min(TOKENS_AT_ONCE, VALUES_AT_ONCE // widest)
+
+
+def windows_at_once(model: Model, n_ctx: int) -> int:
+    """Return how many windows of n_ctx tokens run together, at least one."""
+    return max(1, tokens_at_once(model) // n_ctx)
 
 
 def _is_of_layer(tensor: Tensor) -> bool:

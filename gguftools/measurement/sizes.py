@@ -6,7 +6,7 @@ from ..models.model import Model
 
 
 def size_bytes(file: Model) -> int:
-    """All files of a model together; its tensors' bytes where there are none."""
+    """Return all files of a model together; its tensors' bytes where there are none."""
     try:
         return sum(path.stat().st_size for path in file.files) or file.nbytes
     except OSError:

@@ -52,7 +52,7 @@ class TextWindows:
 
 
 def named_texts(given: str | Iterable[str], chat: bool = False) -> list[NamedText]:
-    """Texts by `NAME=PATH` or `PATH`, which is named after its file without the ending.
+    """Return texts by `NAME=PATH` or `PATH`, which is named after its file without the ending.
 
     A path with an equals sign in it is taken for one where there is such a file. chat: they are conversations.
     Raises OptionError for names that come twice (`check_names`) or are empty.
@@ -72,7 +72,9 @@ def _named(given: str, chat: bool) -> NamedText:
 
 
 def texts_named(given: Texts, chat: bool = False) -> list[NamedText]:
-    """The texts that a function is given. Raises OptionError for what are none, and for names that come twice."""
+    """Return the texts that a function is given. Raises OptionError for what are none, and for names that come
+    twice.
+    """
     if isinstance(given, Mapping):
         return [NamedText(str(name), as_path(path, "the text"), chat) for name, path in given.items()]
     several: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
@@ -92,7 +94,7 @@ def check_names(texts: Iterable[NamedText]) -> None:
 
 
 def default_texts() -> list[NamedText]:
-    """The texts of this package, for measuring without a file: see the README beside them."""
+    """Return the texts of this package, for measuring without a file: see the README beside them."""
     folder = Path(str(files(__package__) / DEFAULT))
     return [NamedText(path.stem, path) for path in sorted(folder.glob("*.txt"))]
 
@@ -100,7 +102,7 @@ def default_texts() -> list[NamedText]:
 def windows_of(
     model: Model, text: NamedText, n_ctx: int = 512, *, chunks: int | None = None, stride: int = 0
 ) -> TextWindows:
-    """A text cut for a model: as `perplexity` does it, or each conversation a window, whose answers are scored.
+    """Return a text cut for a model: as `perplexity` does it, or each conversation a window, whose answers are scored.
 
     chunks: of how many windows, None for all. stride: > 0 lets the windows of a plain text overlap.
     Raises FileError, VocabularyError, and OptionError for too short a text or what are no conversations.
@@ -112,8 +114,8 @@ def windows_of(
     if text.chat:
         from .conversations import conversation_windows
 
-        found, remarks = conversation_windows(model, text.path, n_ctx, chunks)
-        return TextWindows(text, found, remarks=remarks)
+        windows, remarks = conversation_windows(model, text.path, n_ctx, chunks)
+        return TextWindows(text, windows, remarks=remarks)
     tokens, bos = tokens_of(model, text.path)
     try:
         return TextWindows(text, text_windows(tokens, n_ctx, bos=bos, chunks=chunks, stride=stride), tokens, bos)

@@ -38,8 +38,8 @@ class Runnable:
     products: str
 
     def open(self) -> "RunningModel":
-        """The model, ready to run. Raises FileError where its files are not what they were, OptionError where this
-        processor computes otherwise than that of the process that asks, and as `runtime.model.Model` does.
+        """Return the model, ready to run. Raises FileError where its files are not what they were, OptionError where
+        this processor computes otherwise than that of the process that asks, and as `runtime.model.Model` does.
         """
         from runtime.model import Model as RunningModel
         from runtime.products.precision import products
@@ -64,7 +64,7 @@ def runnable(model: Model, threads: int | None, precision: "Precision") -> Runna
 
 
 def description(model: Model) -> bytes:
-    """How workers read a model's tensors. Raises OptionError as `runnable` does."""
+    """Return how workers read a model's tensors. Raises OptionError as `runnable` does."""
     source = model.source(model.streamed()) if model.is_as_opened else None
     if source is None:
         problem = f"{model.path} is a model that only this process has, made or changed in it: no worker can open it"

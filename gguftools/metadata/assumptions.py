@@ -5,7 +5,7 @@ from typing import Any
 
 from archs import unsupported_encoders
 from archs.hparams.assumed import Assumed
-from archs.hparams.config_keys import MOST_LAYERS
+from archs.hparams.config_keys import MAX_LAYERS
 from archs.hparams.deviations import Deviation, deviations
 from archs.hparams.file_keys import assumed, assumed_rotation
 from archs.metadata import Metadata, Value
@@ -56,7 +56,7 @@ def _family(metadata: Mapping[str, Any]) -> Architecture | None:
     for key, value in metadata.items():
         if key.startswith(f"{name}.") and (rule := find(key, name)) is not None and rule.wrong(value) is not None:
             return None
-    if metadata.get(f"{name}.block_count", 0) > MOST_LAYERS:
+    if metadata.get(f"{name}.block_count", 0) > MAX_LAYERS:
         return None
     return draft or of_file(name, metadata)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from archs.bounded_files import PROMPTS, check_size, read_text
 from archs.small_files import parse_json
+from quants.arguments import wrong
 from quants.errors import FileError, OptionError, VocabularyError
 
 from ..io.naming import hint_for_absent
@@ -94,6 +95,13 @@ def conversations(path: Path) -> list[Sequence[Message]]:
     return [each for each in found if not isinstance(each, str)]
 
 
+def as_conversations(given: Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
+    """Return conversations that were given as plain data. Raises OptionError for what is none."""
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Sequence) or not given:
+        raise wrong("messages", given, "a file, or a list of conversations,")
+    return [_conversation(f"conversation {number}", each) for number, each in enumerate(given, 1)]
+
+
 def _of_file(path: Path) -> list[Prompt]:
     text = _read(path)
     found: list[Prompt]
@@ -133,14 +141,17 @@ def _prompt(place: str, read: Any) -> Prompt:
         read = read["prompt"]
     if isinstance(read, str):
         return read
-    found = read.get("messages") if isinstance(read, dict) else read
-    if not isinstance(found, list) or not found or not all(_is_message(each) for each in found):
+    return _conversation(place, read.get("messages") if isinstance(read, dict) else read)
+
+
+def _conversation(place: str, read: Any) -> Sequence[Message]:
+    if not isinstance(read, (list, tuple)) or not read or not all(map(_is_message, read)):
         raise OptionError(f"{place} is no prompt", FORM)
-    return found
+    return read
 
 
 def _is_message(read: Any) -> bool:
-    return isinstance(read, dict) and isinstance(read.get("role"), str)
+    return isinstance(read, Mapping) and isinstance(read.get("role"), str)
 
 
 def _read(path: Path) -> str:

@@ -236,7 +236,7 @@ def generations(
         texts=len(samplers),
         progress=options.progress,
         more=most if most is None or context is None else max(0, min(most, context - len(ids))),
-        back=first.most if first else 0,
+        back=first.max_tokens if first else 0,
         keep_states=first is not None and first.drafter.reads_states,
         layers=first.drafter.layers if first else (),
         logprobs=None if count is None else (count, known_tokens(model, tokenizer)),

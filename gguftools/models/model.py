@@ -602,6 +602,11 @@ def opened_gguf(source: PathLike | Model) -> Model:
     return opened(source)
 
 
+def path_of(source: PathLike | Model) -> Path:
+    """The file that a function was given, as it was named."""
+    return source.path if isinstance(source, Model) else located(source)
+
+
 def model_of_weights(source: PathLike | Model) -> Model:
     """The same for what matrices are checked against. Raises FileError for what holds no model."""
     model = opened(source)

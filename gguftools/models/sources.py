@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archs.metadata import Metadata
+from archs.small_files import recorded_reads
 from quants import Tensor
 from quants.arguments import PathLike
 from quants.errors import FileError, ModelError
 
 from ..io.gguf.reader import GgufFile, open_gguf
-from ..io.locks import state_of
 from ..io.naming import is_remote
 from ..io.positioned import PositionedInput, row_reader
 from ..io.stores.path import located
@@ -127,7 +127,7 @@ def of_checkpoint(
     from ..quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
 
     change, derive, derived, magic, meaning = changes
-    with _checkpoint(source) as checkpoint:
+    with recorded_reads() as states, _checkpoint(source) as checkpoint:
         if TASK in meaning:
             check_task(checkpoint.config, meaning[TASK])
         checkpoint = replace(checkpoint, config={**checkpoint.config, **meaning})
@@ -168,11 +168,10 @@ def of_checkpoint(
             tensors[name] = computed(tensor, lambda x: x)
     task = ("task", meaning[TASK]) if TASK in meaning else ()
     made_of = (checkpoint.remote, ("an adapter",) if change else (), (derived,) if derive else (), task)
-    states = {path: state_of(path) for path in checkpoint.files}
     outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
     origin = Origin(
         checkpoint.folder,
-        tuple(states),
+        tuple(checkpoint.files),
         states,
         magic=magic,
         recorded=tuple(filter(None, made_of)),
@@ -207,18 +206,17 @@ def of_encoders(source: PathLike) -> Parts:
 
     from ..quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
 
-    with _checkpoint(source) as checkpoint:
+    with recorded_reads() as states, _checkpoint(source) as checkpoint:
         checkpoint = _with_folders(checkpoint)
         planned = plan_encoders(checkpoint.folder, checkpoint.config, checkpoint.tensors)
     tensors = dict(planned.tensors)
     for name, tensor in planned.tensors.items():
         if {encoder_format(name, tensor.shape, planned.fixed, outtype) for outtype in FILE_TYPES} == {"F32"}:
             tensors[name] = as_float32(tensor)
-    states = {path: state_of(path) for path in checkpoint.files}
     outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
     origin = Origin(
         checkpoint.folder,
-        tuple(states),
+        tuple(checkpoint.files),
         states,
         recorded=tuple(filter(None, (checkpoint.remote, ("towers",)))),
         outtype=outtype,
@@ -296,12 +294,12 @@ def _further_left_out(checkpoint: Checkpoint, planned: Plan) -> tuple[str, ...]:
     from archs.mtp import COUNT
     from archs.plans.text import is_left_out
     from archs.registry import of_config
-    from archs.tensor_maps import ALONE
+    from archs.tensor_maps import MTP_ONLY
 
     names = [name for name in planned.left_out if not is_left_out(name)]
     if not names:
         return ()
-    own, apart = planned.architecture, of_config({**checkpoint.config, ALONE: True})
+    own, apart = planned.architecture, of_config({**checkpoint.config, MTP_ONLY: True})
     known = COUNT in apart.metadata and COUNT not in own.metadata
     why = "`gguftools convert MODEL --mtp` writes them" if known else f"{own.name} files have no place for them"
     more = f" and {len(names) - 1} more tensors" if len(names) > 1 else ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quants.arguments import as_count
@@ -13,6 +14,7 @@ from quants.errors import OptionError
 from ..io.atomic import NOTHING, InputFiles
 
 if TYPE_CHECKING:
+    from ..io.locks import State
     from .cost_model import CostModel
     from .remote_tasks import Source
     from .row_blocks import Progress
@@ -69,6 +71,10 @@ class WriteOptions:
     def writes_nothing(self) -> bool:
         """Whether only what would be done is asked for."""
         return self.dry_run or self.cost_model is not None
+
+    def reading(self, states: Mapping[Path, State]) -> WriteOptions:
+        """Return the same options with more files that must not change before the outputs get their names."""
+        return replace(self, reads=replace(self.reads, states={**self.reads.states, **states}))
 
     def check_used(self, function: Callable[..., object], *names: str) -> None:
         """Raise OptionError for an option that the function has no use for. names: those that it has."""

@@ -25,7 +25,7 @@ def meanings(ggml_type: int) -> tuple[Format, ...]:
 
 def reading(form: Format) -> Reading:
     """Return the reading of a dialect's format. Raises FormatError for one whose blocks are only copied."""
-    found = readings()[form.name]
-    if found.layout is None:
+    dialect_reading = readings()[form.name]
+    if dialect_reading.layout is None:
         raise FormatError(f"{form.name} tensors of {form.dialect} can be copied, but not decoded")
-    return found
+    return dialect_reading

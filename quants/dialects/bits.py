@@ -48,15 +48,15 @@ def _runs(labels: Labels) -> Iterator[tuple[int, int]]:
 def take_apart(blocks: Bytes, labels: Labels) -> NDArray[Any]:
     """Return one field's numbers in each of the blocks (n, bytes): unsigned (n, rows, count)."""
     rows, count, width = labels.shape
-    kind = np.dtype(np.uint8 if width <= 8 else np.uint16 if width <= 16 else np.uint32)
-    found = np.zeros((len(blocks), rows * count), kind)
+    dtype = np.dtype(np.uint8 if width <= 8 else np.uint16 if width <= 16 else np.uint32)
+    numbers = np.zeros((len(blocks), rows * count), dtype)
     for low, length in _runs(labels):
         byte, shift = np.divmod(labels[..., low].reshape(-1), 8)
         part = np.take(blocks, byte, axis=1)
         part >>= shift.astype(np.uint8)
         part &= np.uint8((1 << length) - 1)
-        found |= np.left_shift(part, low, dtype=kind)
-    return found.reshape(len(blocks), rows, count)
+        numbers |= np.left_shift(part, low, dtype=dtype)
+    return numbers.reshape(len(blocks), rows, count)
 
 
 def put_together(fields: Fields, layout: Layout, block_bytes: int) -> Bytes:
@@ -99,24 +99,24 @@ def moves(source: Layout, target: Layout, block_bytes: int) -> list[Move]:
     begins = np.r_[True, (np.diff(by) != 1) | (by[1:] % 8 == 0) | (to[1:] % 8 == 0)]
     first = np.flatnonzero(begins)
     length = np.diff(np.r_[first, len(to)])
-    kinds = np.stack((by[first] % 8, to[first] % 8, length))
-    found = []
-    for down, up, bits in np.unique(kinds, axis=1).T:
-        chosen = first[(kinds == np.array([[down], [up], [bits]])).all(axis=0)]
+    shifts = np.stack((by[first] % 8, to[first] % 8, length))
+    planned = []
+    for down, up, bits in np.unique(shifts, axis=1).T:
+        chosen = first[(shifts == np.array([[down], [up], [bits]])).all(axis=0)]
         source_bytes, target_bytes = (each[chosen].astype(np.intp) // 8 for each in (by, to))
-        found.append(Move(source_bytes, np.uint8(down), np.uint8((1 << bits) - 1), target_bytes, np.uint8(up)))
-    return found
+        planned.append(Move(source_bytes, np.uint8(down), np.uint8((1 << bits) - 1), target_bytes, np.uint8(up)))
+    return planned
 
 
 def moved(blocks: Bytes, plan: Sequence[Move], size: int) -> Bytes:
     """Return blocks (n, bytes) as (n, size), with bits moved as planned."""
-    found = np.zeros((len(blocks), size), np.uint8)
+    result = np.zeros((len(blocks), size), np.uint8)
     for move in plan:
         part = np.take(blocks, move.source, axis=1)
         if move.mask < 255:
             part >>= move.down
             part &= move.mask
             part <<= move.up
-            part |= found[:, move.target]
-        found[:, move.target] = part
-    return found
+            part |= result[:, move.target]
+        result[:, move.target] = part
+    return result

@@ -71,8 +71,8 @@ def restate(form: Format, raw: RawRows) -> RawRows:
     if restated is None:
         _whole_groups(form, raw)
         blocks = raw.reshape(-1, rows * form.block_bytes)
-        found = moved(blocks, _moves(form), rows * wanted.block_bytes)
-        by_row = found.reshape(len(raw) // rows, -1, rows, wanted.block_bytes)
+        separate = moved(blocks, _moves(form), rows * wanted.block_bytes)
+        by_row = separate.reshape(len(raw) // rows, -1, rows, wanted.block_bytes)
         return np.ascontiguousarray(by_row.transpose(0, 2, 1, 3)).reshape(len(raw), -1)
     fields = restated(*_fields(form, raw))
     flat = {name: each.reshape(-1, each.shape[-1]) for name, each in fields.items()}
@@ -88,6 +88,6 @@ def _fields(form: Format, raw: RawRows) -> tuple[NDArray[np.uint8], Fields]:
     blocks = np.ascontiguousarray(groups[:, rows * form.head_bytes :]).reshape(-1, rows * form.block_bytes)
     fields: Fields = {}
     for name, labels in _layout(form).items():
-        found = take_apart(blocks, labels).reshape(len(groups), -1, rows, labels.shape[1])
-        fields[name] = found.transpose(0, 2, 1, 3).reshape(n, found.shape[1], -1)
+        numbers = take_apart(blocks, labels).reshape(len(groups), -1, rows, labels.shape[1])
+        fields[name] = numbers.transpose(0, 2, 1, 3).reshape(n, numbers.shape[1], -1)
     return heads, fields

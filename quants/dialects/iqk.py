@@ -175,12 +175,12 @@ def _iq2_kl(heads: Heads, fields: Fields) -> Floats:
 def _trellis(numbers: NDArray[Any], length: int) -> NDArray[np.int16]:
     """Return the values of each trellis number: `length` values, sums of six bits of each byte of a running product."""
     state = numbers.astype(np.uint32) + TRELLIS_START
-    found = np.empty((*state.shape, length), np.int16)
+    values = np.empty((*state.shape, length), np.int16)
     for i in range(length):
         state *= TRELLIS_STEP
         parts = (state & np.uint32(0x3F3F3F3F)).view(np.uint8).reshape(*state.shape, 4)
-        found[..., i] = parts.sum(axis=-1, dtype=np.int16) - 126
-    return found.reshape(*state.shape[:2], -1)
+        values[..., i] = parts.sum(axis=-1, dtype=np.int16) - 126
+    return values.reshape(*state.shape[:2], -1)
 
 
 def _iq1_kt(heads: Heads, fields: Fields) -> Floats:
@@ -213,8 +213,8 @@ def _trits(fields: Fields) -> NDArray[np.uint8]:
     turned = (stored[..., None] * threes).astype(np.uint16)  # modulo 256: its thirds are the trit
     trits = (turned + (turned >> 1) >> 7).astype(np.uint8)
     n, blocks = stored.shape[:2]
-    most = trits[..., :12, :].reshape(n, blocks, 4, 15)
-    return np.concatenate((most, trits[..., 12, :4, None]), axis=-1).reshape(n, blocks, 64)
+    fifteens = trits[..., :12, :].reshape(n, blocks, 4, 15)
+    return np.concatenate((fifteens, trits[..., 12, :4, None]), axis=-1).reshape(n, blocks, 64)
 
 
 def _iq1_bn_as_q2_0(heads: Heads, fields: Fields) -> Fields:

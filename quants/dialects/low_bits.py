@@ -44,8 +44,8 @@ def _trits_as_q2_0(heads: Heads, fields: Fields) -> Fields:
 
     def trits(stored: NDArray[Any], count: int) -> NDArray[np.uint8]:
         turned = stored.astype(np.uint8)[..., None, :] * threes[:count, None]  # modulo 256
-        found = (turned.astype(np.uint16) * 3 >> 8).astype(np.uint8)
-        return found.reshape(*stored.shape[:2], -1)
+        values = (turned.astype(np.uint16) * 3 >> 8).astype(np.uint8)
+        return values.reshape(*stored.shape[:2], -1)
 
     q, high = fields["q"], fields["high"]
     every = np.concatenate((trits(q[..., :16], 5), trits(q[..., 16:], 5), trits(high, 4)), axis=-1)

@@ -41,10 +41,10 @@ def half(bits: NDArray[Any]) -> Floats:
 
 def head(heads: Heads) -> Floats:
     """Return the number that a row starts with, a half or (4 bytes and more) a float32: (n, 1, 1)."""
-    kind = np.dtype("<f2") if heads.shape[1] == 2 else np.dtype("<f4")
-    raw = np.ascontiguousarray(heads[:, : kind.itemsize])
-    found: Floats = raw.view(kind).astype(np.float32).reshape(-1, 1, 1)
-    return found
+    dtype = np.dtype("<f2") if heads.shape[1] == 2 else np.dtype("<f4")
+    raw = np.ascontiguousarray(heads[:, : dtype.itemsize])
+    numbers: Floats = raw.view(dtype).astype(np.float32).reshape(-1, 1, 1)
+    return numbers
 
 
 def scaled(scales: Floats, numbers: NDArray[Any]) -> Floats:
@@ -58,8 +58,8 @@ def scaled(scales: Floats, numbers: NDArray[Any]) -> Floats:
 
 def signed(numbers: NDArray[Any], zero: int) -> Floats:
     """Return unsigned numbers minus the stored zero, as float32."""
-    found: Floats = numbers.astype(np.float32) - np.float32(zero)
-    return found
+    values: Floats = numbers.astype(np.float32) - np.float32(zero)
+    return values
 
 
 def dialect_format(

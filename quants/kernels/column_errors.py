@@ -30,9 +30,9 @@ def column_errors(values: Floats, wanted: Floats) -> ColumnErrors:
 
     Equal infinities, and NaN on both sides, are no error; the sums leave them out.
     """
-    found = _sums(values, wanted)
-    if np.isfinite(found.squares.sum() + found.powers.sum()):  # squares of float32 do not overflow
-        return found
+    errors = _sums(values, wanted)
+    if np.isfinite(errors.squares.sum() + errors.powers.sum()):  # squares of float32 do not overflow
+        return errors
     with np.errstate(invalid="ignore"):
         finite = np.isfinite(values) & np.isfinite(wanted)
         same = (values == wanted) | (np.isnan(values) & np.isnan(wanted))

@@ -16,13 +16,13 @@ ZERO = np.float32(0)
 
 def deviation(values: Floats, wanted: Floats) -> tuple[float, float]:
     """Return the sum of the squared differences of two float32 arrays of one shape, and the largest difference."""
-    found = np.zeros(2)
-    _deviation(flat(values), flat(wanted), np.empty(LANES, np.float32), found)
-    return float(found[0]), float(found[1])
+    result = np.zeros(2)
+    _deviation(flat(values), flat(wanted), np.empty(LANES, np.float32), result)
+    return float(result[0]), float(result[1])
 
 
 @kernel
-def _deviation(values: Floats, wanted: Floats, lanes: Floats, found: NDArray[np.float64]) -> None:
+def _deviation(values: Floats, wanted: Floats, lanes: Floats, result: NDArray[np.float64]) -> None:
     squares, largest = 0.0, every(ZERO)
     whole = values.size - values.size % LANES
     for start in range(0, whole, PIECE):
@@ -42,4 +42,4 @@ def _deviation(values: Floats, wanted: Floats, lanes: Floats, found: NDArray[np.
         rest = np.float64(values[i] - wanted[i])
         squares += rest * rest
         peak = max(peak, abs(rest))
-    found[0], found[1] = squares, peak
+    result[0], result[1] = squares, peak

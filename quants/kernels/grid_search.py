@@ -1,14 +1,15 @@
 """The search of the IQ2 and IQ3 formats: a scale for a group of values, and a grid point for each cell of 8 or 4.
 
 A scale and a cell's values round to a combination of levels. If no grid point is that combination, the encoder takes
-the point of least weighted error from the combination's list of neighbours (`kernels.neighbours`). Scales around the
-one that maps the greatest value to the greatest level are tried; the one of least weighted error wins.
+the point of the smallest weighted error from the combination's list of neighbours (`kernels.neighbours`). Scales
+around the one that maps the greatest value to the greatest level are tried; the one with the smallest weighted error
+wins.
 
 Lanes are super-blocks, each with its own group; the lists are searched with sixteen neighbours in the lanes.
 
 Most searches of lists are avoided, exactly. Error as a function of the scale s is s * (s * A - 2 * B) + C, with A and B
 a point's own and C the same for all: of two points, one is better up to some scale, the other one from there on. So
-where scales round to the same combination, and a point is the best at both the least and the greatest of them, it
+where scales round to the same combination, and a point is the best at both the smallest and the greatest of them, it
 is the best in between. That holds in float arithmetic if it wins at both ends by more than arithmetic can be wrong.
 """
 
@@ -66,14 +67,14 @@ LONGEST_LIST = 304
 # A sum's error is below 28 * 2**-24 of the terms' bound, two sums are compared, and their difference may be smaller by
 # the ratio of the least to the greatest scale, at least 2/3, between the scales where it was found.
 TOLERANCE = np.float32(1e-5)
-LEAST_NORMAL = np.float32(1e-30)  # below this, relative bounds do not hold
+MIN_NORMAL = np.float32(1e-30)  # below this, relative bounds do not hold
 DOUBT, DOUBTFUL = np.float32(3e-5), 1 << 16  # how near to the middle of two levels rounding may choose the farther one
 POWERS = (1, 3, 9, 27, 81, 243, 729, 2187)
 
 SUPER = 256  # values of a super-block
 HALF, FRESH = LANES // 2, 4
 REFIT_ALWAYS, REFIT_OFF_GRID_CELLS, REFIT_IF_OFF_GRID = 0, 1, 2
-MOST = np.float32(4)  # of the even levels that the first estimate of a scale uses
+MAX_LEVEL = np.float32(4)  # of the even levels that the first estimate of a scale uses
 
 
 class Tables(NamedTuple):
@@ -202,13 +203,12 @@ def point_search(
 ) -> Search:
     """Return a search for the best points and scales of super-blocks, for groups of `group` values in cells of `dims`.
 
-    even: the number of negative signs of every eight values is even. start_even: begin with the scale of even levels.
-    refit: what is done again with the best scale. zero_below: groups with no larger value are zero. mean_factor,
-    plain_factor: see `load_weighted`. fudge: of the stored scale, as llama.cpp has it. The greatest value is mapped to
-    highest ± tries * step.
+    even: of every eight values an even number is negative. start_even: begin with the scale of even levels. refit: what
+    is done again with the best scale. zero_below: groups with no larger value are zero. mean_factor, plain_factor: see
+    `load_weighted`. fudge: llama.cpp's factor of the stored scale. The greatest value maps to highest ± tries * step.
     """
     groups, cells = SUPER // group, group // dims
-    mean, plain, least, factor = (np.float32(each) for each in (mean_factor, plain_factor, zero_below, fudge))
+    mean, plain, min_peak, factor = (np.float32(each) for each in (mean_factor, plain_factor, zero_below, fudge))
 
     @kernel
     def search(
@@ -223,19 +223,15 @@ def point_search(
                 points, signs = blocks.codes[LANES * cells * g :], blocks.words[LANES * (group // 8) * g :]
                 fold_signs(blocks.x, at, group, blocks.weights, even, memory.x, signs)
                 peak = greatest(memory.x, group)
-                dead = peak < least
+                dead = peak < min_peak
                 if start_even:
-                    start = positive_scale(memory.x, blocks.weights[at:], group, MOST, memory.roots, memory.levels)
+                    start = positive_scale(memory.x, blocks.weights[at:], group, MAX_LEVEL, memory.roots, memory.levels)
                     peak = start * np.float32(3)
                     dead = dead | (peak <= zero)
                 else:
                     start = peak / tried[tried.size // 2]
                 scale = search_group(blocks.weights, at, cells, dims, peak, start, tried, refit, tables, memory, points)
-                turn = where(scale < zero, every_int(255), 0)
-                for k in range(0, LANES * cells, LANES):
-                    store(points, k, where(dead, every_int(0), load(points, k)))
-                for k in range(0, LANES * (group // 8), LANES):
-                    store(signs, k, where(dead, every_int(0), load(signs, k) ^ turn))
+                _clear_dead(dead, where(scale < zero, every_int(255), 0), cells, group, points, signs)
                 store(memory.winner, 0, where(dead, every_int(0), 1))
                 for lane in range(min(LANES, count - first)):
                     result.alive[first + lane, g] = memory.winner[lane]
@@ -266,13 +262,13 @@ def packed_with_scale(signs: Bytes, levels: Bytes) -> NDArray[np.uint32]:
 def fold_signs(x: Floats, at: int, count: int, weights: Floats, even: bool, sizes: Floats, signs: Words) -> None:
     """Compute sizes = |x| and a word of sign bits for every eight of `count` values a lane, from `at` on.
 
-    even: the number of negative signs is made even by flipping the value of least weight * x * x, whose size becomes
+    even: the number of negative signs is made even by flipping the value of smallest weight * x * x, whose size becomes
     negative; the eighth bit is then left out.
     """
     for i in range(0, LANES * count, 8 * LANES):
-        bits, least_at = every_int(0), every_int(0)
+        bits, min_at = every_int(0), every_int(0)
         odd = every_int(0)
-        least = load(weights, at + i) * load(x, at + i) * load(x, at + i)
+        min_cost = load(weights, at + i) * load(x, at + i) * load(x, at + i)
         for j in range(8):
             v = load(x, at + i + LANES * j)
             negative = v < np.float32(0)
@@ -281,17 +277,26 @@ def fold_signs(x: Floats, at: int, count: int, weights: Floats, even: bool, size
             store(sizes, i + LANES * j, absolute(v))
             if even:
                 cost = load(weights, at + i + LANES * j) * v * v
-                least_at = where(cost < least, every_int(j), least_at)
-                least = smaller(cost, least)
+                min_at = where(cost < min_cost, every_int(j), min_at)
+                min_cost = smaller(cost, min_cost)
         if even:
-            least_at = where(odd == 1, least_at, -1)
+            min_at = where(odd == 1, min_at, -1)
             for j in range(8):
-                turn = least_at == j
+                turn = min_at == j
                 size = load(sizes, i + LANES * j)
                 store(sizes, i + LANES * j, where(turn, -size, size))
                 bits ^= where(turn, every_int(1 << j), 0)
             bits &= 127
         store(signs, i // 8, bits)
+
+
+@inlined
+def _clear_dead(dead: Lanes, turn: Lanes, cells: int, group: int, points: Words, signs: Words) -> None:
+    """Write zeros for the points and signs of groups that are `dead`; in others turn the signs by the bits `turn`."""
+    for k in range(0, LANES * cells, LANES):
+        store(points, k, where(dead, every_int(0), load(points, k)))
+    for k in range(0, LANES * (group // 8), LANES):
+        store(signs, k, where(dead, every_int(0), load(signs, k) ^ turn))
 
 
 @inlined
@@ -394,8 +399,8 @@ def _errors(terms: Any, code: Lanes, dims: int) -> Lanes:
 
 
 @inlined
-def _first_least(error: Lanes, margin: np.float32) -> tuple[int, bool]:
-    """Return the first lane of least error, and whether all others are greater by more than `margin`."""
+def _first_minimum(error: Lanes, margin: np.float32) -> tuple[int, bool]:
+    """Return the first lane of the smallest error, and whether all others are greater by more than `margin`."""
     lowest = smallest_lane(error)
     near, exact = mask_bits(error <= lowest + margin), mask_bits(error == lowest)
     return lowest_bit(exact) & (LANES - 1), near & (near - 1) == 0
@@ -415,28 +420,28 @@ def nearest_point(
     margin: np.float32,
     errors: Floats,
 ) -> tuple[int, bool]:
-    """Return where in `codes` the point of least error is, the first if several, and whether it wins by more than
-    `margin`.
+    """Return where in `codes` the point of the smallest error is, the first if several, and whether it wins by more
+    than `margin`.
     """
     terms = _terms(x, root, at, dims, scale, meanings)
     infinite = every(np.float32(np.inf))
     if count <= LANES:
         error = where(lane_numbers() < count, _errors(terms, load(codes, first), dims), infinite)
-        lane, alone = _first_least(error, margin)
-        return first + lane, alone
-    least = infinite
+        lane, unique = _first_minimum(error, margin)
+        return first + lane, unique
+    minima = infinite
     for k in range(0, count, LANES):
         error = where(lane_numbers() < count - k, _errors(terms, load(codes, first + k), dims), infinite)
         store(errors, k, error)
-        least = smaller(error, least)
-    lowest = smallest_lane(least)
-    found, near = 0, 0
+        minima = smaller(error, minima)
+    lowest = smallest_lane(minima)
+    nearest, near = 0, 0
     for k in range(count - 1 & -LANES, -1, -LANES):
         error = load(errors, k)
         bits, exact = mask_bits(error <= lowest + margin), mask_bits(error == lowest)
         near += (bits != 0) + (bits & (bits - 1) != 0)
-        found = k + lowest_bit(exact) if exact != 0 else found
-    return first + found, near == 1
+        nearest = k + lowest_bit(exact) if exact != 0 else nearest
+    return first + nearest, near == 1
 
 
 @inlined
@@ -485,8 +490,8 @@ def _nearest_points(
     tables: Tables,
     errors: Floats,
 ) -> tuple[int, int, bool, bool]:
-    """Return points (index << 16 | code) of least error at two scales, and if they win by more than arithmetic can be
-    wrong.
+    """Return points (index << 16 | code) of the smallest error at two scales, and if they win by more than arithmetic
+    can be wrong.
 
     roots, squares: what the bound of the error is made of. If not `two`, the second result is as the first.
     """
@@ -505,11 +510,11 @@ def _nearest_points(
         near_a, near_b = near & 0xFF, near >> HALF
         position_a = first + (lowest_bit(np.int32(exact & 0xFF)) & (HALF - 1))
         position_b = first + (lowest_bit(np.int32(exact >> HALF)) & (HALF - 1))
-        alone_a, alone_b = near_a & (near_a - 1) == 0, near_b & (near_b - 1) == 0
+        unique_a, unique_b = near_a & (near_a - 1) == 0, near_b & (near_b - 1) == 0
     else:
-        position_a, alone_a = first, False
+        position_a, unique_a = first, False
         for side in range(2 if two else 1):
-            position_b, alone_b = nearest_point(
+            position_b, unique_b = nearest_point(
                 x,
                 root,
                 at,
@@ -523,12 +528,12 @@ def _nearest_points(
                 errors,
             )
             if side == 0:
-                position_a, alone_a = position_b, alone_b
+                position_a, unique_a = position_b, unique_b
     return (
         np.int32(tables.indexes[position_a]) << 16 | np.int32(tables.codes[position_a]),
         np.int32(tables.indexes[position_b]) << 16 | np.int32(tables.codes[position_b]),
-        alone_a and margin_a > LEAST_NORMAL,
-        alone_b and margin_b > LEAST_NORMAL,
+        unique_a and margin_a > MIN_NORMAL,
+        unique_b and margin_b > MIN_NORMAL,
     )
 
 
@@ -547,40 +552,43 @@ def _push(
 
 
 @inlined
+def _queue_runs(base: int, tries: int, tables: Tables, memory: Memory) -> Any:
+    """Queue the runs of scales with the same combination in a cell, whose `numbers` begin at `base`; return how many
+    there are. Runs of a grid point are not queued: it is written to `chosen`.
+    """
+    numbers, intervals, changes = memory.numbers, memory.intervals, memory.changes
+    changed, last = every_int(1), load(numbers, base)
+    for c in range(1, tries):
+        number = load(numbers, base + LANES * c)
+        changed |= where(number != last, every_int(1 << c), 0)
+        last = number
+    store(changes, 0, changed)
+    waiting = np.int64(0)  # not a constant's type, for which `_push` would be compiled again
+    for lane in range(LANES):
+        runs = changes[lane]
+        while runs != 0:
+            start = lowest_bit(runs)
+            runs = np.int32(runs & (runs - 1))
+            number = numbers[base + LANES * start + lane]
+            point, count = list_of(number, tables.entries)
+            stop = lowest_bit(runs) if runs != 0 else tries
+            memory.chosen[base + LANES * start + lane] = point
+            intervals[waiting, 0], intervals[waiting, 1] = lane | start << 4 | (stop - 1) << 9 | FRESH << 14, number
+            waiting += count != 0
+    return waiting
+
+
+@inlined
 def _choose_points(cells: int, dims: int, tries: int, tables: Tables, memory: Memory) -> None:
     """Fill `chosen` from `numbers` and `scales`.
 
     Intervals of scales with the same combination are kept in a queue, which leaves few unpredictable branches.
     """
-    numbers, chosen, scales, intervals, changes = (
-        memory.numbers,
-        memory.chosen,
-        memory.scales,
-        memory.intervals,
-        memory.changes,
-    )
+    chosen, scales, intervals, changes = memory.chosen, memory.scales, memory.intervals, memory.changes
     reach = np.float32(25 if dims == 8 else 225)
     for cell in range(cells):
-        changed, last = every_int(1), load(numbers, LANES * tries * cell)
-        for c in range(1, tries):
-            number = load(numbers, LANES * (tries * cell + c))
-            changed |= where(number != last, every_int(1 << c), 0)
-            last = number
-        store(changes, 0, changed)
-        base = LANES * tries * cell
-        waiting = np.int64(0)  # not a constant's type, for which `_push` would be compiled again
-        for lane in range(LANES):
-            runs = changes[lane]
-            while runs != 0:
-                start = lowest_bit(runs)
-                runs = np.int32(runs & (runs - 1))
-                number = numbers[base + LANES * start + lane]
-                point, count = list_of(number, tables.entries)
-                stop = lowest_bit(runs) if runs != 0 else tries
-                chosen[base + LANES * start + lane] = point
-                intervals[waiting, 0], intervals[waiting, 1] = lane | start << 4 | (stop - 1) << 9 | FRESH << 14, number
-                waiting += count != 0
-        q = 0
+        base, q = LANES * tries * cell, 0
+        waiting = _queue_runs(base, tries, tables, memory)
         while q < waiting:
             packed, number = intervals[q, 0], intervals[q, 1]
             lower, upper = np.int64(intervals[q, 2]), np.int64(intervals[q, 3])
@@ -624,6 +632,23 @@ def _choose_points(cells: int, dims: int, tries: int, tables: Tables, memory: Me
 
 
 @inlined
+def _best_scale(scale: Lanes, weights: Floats, at: int, cells: int, dims: int, tries: int, memory: Memory) -> Lanes:
+    """Return the best scale for the points in `memory.chosen`, `scale` where none is any good; write to
+    `memory.winner` which try it is, and it to `memory.final`.
+    """
+    best, winner = every(np.float32(0)), every_int(-1)
+    for c in range(tries):
+        sum_qx, sum_qq = _sums(memory.products, weights, at, cells, dims, memory.chosen, tries, c)
+        win = (sum_qq > np.float32(0)) & (sum_qx * sum_qx > best * sum_qq)
+        scale = where(win, sum_qx / sum_qq, scale)
+        best = where(win, scale * sum_qx, best)
+        winner = where(win, every_int(c), winner)
+    store(memory.winner, 0, winner)
+    store(memory.final, 0, scale)
+    return scale
+
+
+@inlined
 def search_group(
     weights: Floats,
     at: int,
@@ -638,14 +663,11 @@ def search_group(
     points: Words,
 ) -> Lanes:
     """Return the best scale found for `memory.x`, with `points` (index << 16 | code) chosen for it.
-
-    weights: the values' from at on. peak: what tried[k] is mapped to, must not be 0 where the result matters.
-    scale: the result where no try is any good; points are then all zero. refit: see `point_search`.
+    peak: what tried[k] is mapped to, not 0 where the result matters. scale: the result, with zero points, where no try
+    is any good. refit: see `point_search`.
     """
-    x, numbers, chosen = memory.x, memory.numbers, memory.chosen
-    which, final, again = memory.winner, memory.final, memory.again
-    tries, zero = tried.size, every(np.float32(0))
-    span = zero
+    x, numbers, chosen, which, final = memory.x, memory.numbers, memory.chosen, memory.winner, memory.final
+    again, tries, span = memory.again, tried.size, every(np.float32(0))
     for i in range(0, LANES * dims * cells, LANES):
         span = larger(absolute(load(x, i)), span)
     _prepare(weights, at, cells, dims, memory)
@@ -654,15 +676,7 @@ def search_group(
         store(memory.scales, LANES * c, np.float32(1) / inverse)
         _combinations(x, cells, dims, inverse, span, numbers, tries, c)
     _choose_points(cells, dims, tries, tables, memory)
-    best, winner = zero, every_int(-1)
-    for c in range(tries):
-        sum_qx, sum_qq = _sums(memory.products, weights, at, cells, dims, chosen, tries, c)
-        win = (sum_qq > np.float32(0)) & (sum_qx * sum_qx > best * sum_qq)
-        scale = where(win, sum_qx / sum_qq, scale)
-        best = where(win, scale * sum_qx, best)
-        winner = where(win, every_int(c), winner)
-    store(which, 0, winner)
-    store(final, 0, scale)
+    scale = _best_scale(scale, weights, at, cells, dims, tries, memory)
     _combinations(x, cells, dims, absolute(np.float32(1) / scale), span, points, np.int64(1), np.int64(0))
     for lane in range(LANES):
         c = which[lane]
@@ -717,13 +731,13 @@ def load_weighted(
 
 
 @inlined
-def number_scales(scales: Floats, top: Lanes, most: int, groups: int, codes: Words) -> Lanes:
-    """Compute codes l up to `most` such that each scale is near (2 * l + 1) * d, for scales up to top; return d."""
-    d = top / np.float32(2 * most + 1)
+def number_scales(scales: Floats, top: Lanes, max_code: int, groups: int, codes: Words) -> Lanes:
+    """Compute codes l up to `max_code` such that each scale is near (2 * l + 1) * d, for scales up to top; return d."""
+    d = top / np.float32(2 * max_code + 1)
     inverse = where(top > np.float32(0), np.float32(1) / d, every(np.float32(0)))
     for g in range(0, LANES * groups, LANES):
         level = nearest_int(np.float32(0.5) * (inverse * load(scales, g) - np.float32(1)))
-        store(codes, g, larger(every_int(0), smaller(every_int(most), level)))
+        store(codes, g, larger(every_int(0), smaller(every_int(max_code), level)))
     return d
 
 

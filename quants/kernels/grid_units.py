@@ -47,25 +47,25 @@ def _whole_numbers(bits: Bits, at: int, count: int, numbers: Numbers) -> int:
 
 
 @inlined
-def _divisor(numbers: Numbers, at: int, count: int, base: int, most: int) -> int:
-    """Return the greatest common divisor of `numbers - base`, 0 of zeros; -1 where one of them is more than `most`
-    times it.
+def _divisor(numbers: Numbers, at: int, count: int, base: int, max_multiple: int) -> int:
+    """Return the greatest common divisor of `numbers - base`, 0 of zeros; -1 where one of them is more than
+    `max_multiple` times it.
     """
     peak = np.int64(0)
     for i in range(at, at + count):
         peak = max(peak, abs(numbers[i] - base))
-    found = peak
-    inverse = 1.0 / np.float64(max(found, 1))
+    divisor = peak
+    inverse = 1.0 / np.float64(max(divisor, 1))
     for i in range(at, at + count):
         number = abs(numbers[i] - base)
-        if np.int64(np.float64(number) * inverse + 0.5) * found != number:
-            rest = number % found
+        if np.int64(np.float64(number) * inverse + 0.5) * divisor != number:
+            rest = number % divisor
             while rest:
-                found, rest = rest, found % rest
-            if found * most < peak:
+                divisor, rest = rest, divisor % rest
+            if divisor * max_multiple < peak:
                 return -1
-            inverse = 1.0 / np.float64(found)
-    return int(found)
+            inverse = 1.0 / np.float64(divisor)
+    return int(divisor)
 
 
 @inlined
@@ -92,13 +92,13 @@ def _fits_smallest(values: Scales, bits: Bits, at: int, size: int, low: int, hig
 
     Most blocks have a code of 1 or -1, and this takes a fifth of the time.
     """
-    least = np.int32(0x7FFFFFFF)
+    smallest = np.int32(0x7FFFFFFF)
     for i in range(at, at + size):
         magnitude = bits[i] & 0x7FFFFFFF
-        least = min(least, magnitude if magnitude else np.int32(0x7FFFFFFF))
-    if least & 0x1FFF or not 0x38800000 <= least < 0x47800000:  # all but normal float16
+        smallest = min(smallest, magnitude if magnitude else np.int32(0x7FFFFFFF))
+    if smallest & 0x1FFF or not 0x38800000 <= smallest < 0x47800000:  # all but normal float16
         return 0.0
-    d = np.float32(np.int64(least & 0x007FFFFF | 0x00800000)) * np.float32(2.0 ** ((least >> 23) - 150))
+    d = np.float32(np.int64(smallest & 0x007FFFFF | 0x00800000)) * np.float32(2.0 ** ((smallest >> 23) - 150))
     inverse, wrong, lowest, highest = np.float32(1) / d, 0, np.int32(0), np.int32(0)
     for i in range(at, at + size):
         whole = values[i] * inverse + NEAREST - NEAREST
@@ -129,12 +129,12 @@ def fit_signed(
         if exponent < 1000:
             unit = max(_divisor(numbers, 0, size, 0, reach), np.int64(-1))
         if exponent < 1000 and unit > 0:
-            least, most = np.int64(0), np.int64(0)
+            lowest, highest = np.int64(0), np.int64(0)
             for i in range(size):
-                least, most = min(least, numbers[i]), max(most, numbers[i])
-            least, most = least // unit, most // unit
-            for k in range(1, reach // max(-least, most) + 1):
-                fits, turned = low <= k * least and k * most <= high, low <= -k * most and -k * least <= high
+                lowest, highest = min(lowest, numbers[i]), max(highest, numbers[i])
+            lowest, highest = lowest // unit, highest // unit
+            for k in range(1, reach // max(-lowest, highest) + 1):
+                fits, turned = low <= k * lowest and k * highest <= high, low <= -k * highest and -k * lowest <= high
                 if fits or turned:
                     d = _half(unit, exponent, k)
                     if d > 0:
@@ -146,16 +146,16 @@ def fit_signed(
 
 
 @inlined
-def _half_between(least: float, most: float) -> float:
-    """Return the float16 of fewest bits from `least` to `most`, if 8 are enough (a bfloat16 then); else one in the
+def _half_between(lower: float, upper: float) -> float:
+    """Return the float16 of fewest bits from `lower` to `upper`, if 8 are enough (a bfloat16 then); else one in the
     middle.
     """
-    middle = (least + most) / 2
+    middle = (lower + upper) / 2
     _, exponent = math.frexp(middle)
     for bits in range(1, 9):
         step = 2.0 ** max(exponent - bits, -24)
-        value = math.ceil(least / step) * step
-        if value <= most:
+        value = math.ceil(lower / step) * step
+        if value <= upper:
             return float(min(value, LARGEST_HALF))
     step = 2.0 ** (max(exponent, -13) - 11)
     return float(min(np.rint(middle / step) * step, LARGEST_HALF))
@@ -178,7 +178,7 @@ def fit_rounded(
         if scales[b] != 0 or not 0 < peak < 65504.0 * reach:
             continue
         for k in range(1, reach + 1):
-            guess, least, most, lowest, highest = peak / k, 0.0, 1e300, 0, 0
+            guess, lower, upper, lowest, highest = peak / k, 0.0, 1e300, 0, 0
             for i in range(at, at + size):
                 magnitude = abs(np.float64(values[i]))
                 if magnitude == 0:
@@ -189,23 +189,23 @@ def fit_rounded(
                 below = half / 2 if bits[i] & 0x7FFFFF == 0 else half
                 inside = MARGIN if odd else 0.0  # ties go to the even value
                 if code == 0:
-                    most = -1.0
+                    upper = -1.0
                     break
-                least = max(least, (magnitude - below) / code * (1 + inside))
-                most = min(most, (magnitude + half) / code * (1 - inside))
-                if least > most:
+                lower = max(lower, (magnitude - below) / code * (1 + inside))
+                upper = min(upper, (magnitude + half) / code * (1 - inside))
+                if lower > upper:
                     break
                 if values[i] < 0:
                     lowest = min(lowest, -code)
                 else:
                     highest = max(highest, code)
-            if least > most:
+            if lower > upper:
                 continue
             turned = lowest < low or highest > high
             if turned and (-highest < low or -lowest > high):
                 continue
-            d = _half_between(least, most)
-            if d == 0 or d < least or d > most:
+            d = _half_between(lower, upper)
+            if d == 0 or d < lower or d > upper:
                 continue
             scales[b] = -d if turned else d
             for i in range(at, at + size):
@@ -256,33 +256,33 @@ def fit_offset(bits: Bits, size: int, top: int, numbers: Numbers, scales: Scales
         scales[b], lows[b], times, shift, unit, base = 0, 0, 0, 0, np.int64(1), np.int64(0)
         exponent = _whole_numbers(bits, size * b, size, numbers)
         if exponent < 1000:
-            least, most = numbers[0], numbers[0]
+            lowest, highest = numbers[0], numbers[0]
             for i in range(size):
-                least, most = min(least, numbers[i]), max(most, numbers[i])
-            unit = _divisor(numbers, 0, size, least, top)
+                lowest, highest = min(lowest, numbers[i]), max(highest, numbers[i])
+            unit = _divisor(numbers, 0, size, lowest, top)
             if unit == 0:  # one value alone: it is the lowest, or a multiple of the scale
-                is_half, low = _signed_half(least, exponent, 1)
+                is_half, low = _signed_half(lowest, exponent, 1)
                 if is_half:
                     lows[b] = low
                 else:
                     for k in range(2, top + 1):
-                        is_half, d = _signed_half(least, exponent, k)
+                        is_half, d = _signed_half(lowest, exponent, k)
                         if is_half:
                             scales[b], shift = d, k
                             break
             elif unit > 0:
-                reach = (most - least) // unit
+                reach = (highest - lowest) // unit
                 for k in range(1, top // reach + 1):
                     d = _half(unit, exponent, k)
                     if d > 0:
                         for free in range(top - k * reach + 1):
-                            is_half, low = _signed_half(least * k - free * unit, exponent, k)
+                            is_half, low = _signed_half(lowest * k - free * unit, exponent, k)
                             if is_half:
-                                times, shift, base, scales[b], lows[b] = k, free, least, d, low
+                                times, shift, base, scales[b], lows[b] = k, free, lowest, d, low
                                 break
-                            is_half, low = _signed_half(most * k + free * unit, exponent, k)
+                            is_half, low = _signed_half(highest * k + free * unit, exponent, k)
                             if is_half:
-                                times, shift, base, scales[b], lows[b] = -k, free, most, -d, low
+                                times, shift, base, scales[b], lows[b] = -k, free, highest, -d, low
                                 break
                         if times:
                             break
@@ -293,15 +293,15 @@ def fit_offset(bits: Bits, size: int, top: int, numbers: Numbers, scales: Scales
 
 
 @inlined
-def _common_scale(bits: Bits, at: int, most: int, most_scale: int, numbers: Numbers) -> float:
+def _common_scale(bits: Bits, at: int, max_multiple: int, max_scale: int, numbers: Numbers) -> float:
     """Return a scale of 256 values, 0 for none; `numbers` become the multiples of it."""
     exponent = _whole_numbers(bits, at, 256, numbers)
     if exponent == 1000:
         return 0.0
-    unit = _divisor(numbers, 0, 256, 0, most)
+    unit = _divisor(numbers, 0, 256, 0, max_multiple)
     if unit < 1:
         return 0.0
-    for k in range(1, most_scale + 1):
+    for k in range(1, max_scale + 1):
         d = _half(unit, exponent, k)
         if d > 0:
             inverse = np.float64(k) / np.float64(unit)
@@ -322,17 +322,17 @@ def fit_signed_sub_blocks(
         for turned in range(2):  # second time with a negative scale: small scales reach further down than up
             fits = d != 0
             for at in range(0, 256, 16):
-                least, most = np.int64(0), np.int64(0)
+                lowest, highest = np.int64(0), np.int64(0)
                 for i in range(at, at + 16):
                     numbers[i] = -numbers[i] if turned else numbers[i]
-                    least, most = min(least, numbers[i]), max(most, numbers[i])
+                    lowest, highest = min(lowest, numbers[i]), max(highest, numbers[i])
                 unit, times = (_divisor(numbers, at, 16, 0, reach * (top + 1)) if fits else 0), np.int64(0)
                 for k in range(min(max(unit, 0), top + 1), 0, -1):
                     if unit % k == 0:
-                        if k <= top and low * k <= least and most <= high * k:
+                        if k <= top and low * k <= lowest and highest <= high * k:
                             times = np.int64(k)
                             break
-                        if low * k <= -most and -least <= high * k:
+                        if low * k <= -highest and -lowest <= high * k:
                             times = np.int64(-k)
                             break
                 fits = fits and (times != 0 or unit == 0)
@@ -364,21 +364,21 @@ def fit_offset_sub_blocks(
     for b in range(scales.size):
         d = _common_scale(bits, 256 * b, (high + 1) * top, top, numbers)
         for at in range(0, 256, size):
-            times, least = np.int64(0), np.int64(0)
+            times, lowest = np.int64(0), np.int64(0)
             if d > 0:
-                most = numbers[at]
+                highest = numbers[at]
                 for i in range(at, at + size):
-                    least, most = min(least, numbers[i]), max(most, numbers[i])
-                unit = _divisor(numbers, at, size, least, high * top)
+                    lowest, highest = min(lowest, numbers[i]), max(highest, numbers[i])
+                unit = _divisor(numbers, at, size, lowest, high * top)
                 if unit > 0:
                     for k in range(min(unit, top), 0, -1):
-                        if unit % k == 0 and most - least <= high * k:
+                        if unit % k == 0 and highest - lowest <= high * k:
                             times = np.int64(k)
                             break
-                if least < -top or (times == 0 and unit != 0):
+                if lowest < -top or (times == 0 and unit != 0):
                     d = 0.0
             small[count * b + at // size] = np.int8(times)
-            minima[count * b + at // size] = np.int8(-least) if d > 0 else 0
+            minima[count * b + at // size] = np.int8(-lowest) if d > 0 else 0
             for i in range(at, at + size):
-                codes[256 * b + i] = np.int8((numbers[i] - least) // times) if times and d > 0 else 0
+                codes[256 * b + i] = np.int8((numbers[i] - lowest) // times) if times and d > 0 else 0
         scales[b] = d

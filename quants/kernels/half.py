@@ -8,7 +8,7 @@ import numpy as np
 from .jit import inlined
 from .lanes import Lanes, bits_float, float_bits, shift_right, smaller, where
 
-LEAST, LEAST_BITS = np.float32(2.0**-14), 0x38800000  # the smallest normal float16, as float32
+MIN_NORMAL, MIN_NORMAL_BITS = np.float32(2.0**-14), 0x38800000  # the smallest normal float16, as float32
 # 0.5's last place is 2**-24, the step between subnormal float16: adding it rounds to that step
 HALF, HALF_BITS = np.float32(0.5), 0x3F000000
 
@@ -20,7 +20,7 @@ def to_half(x: Lanes) -> Lanes:
     size = bits & 0x7FFFFFFF
     normal = ((size + 0xFFF + ((size >> 13) & 1)) >> 13) - (112 << 10)
     subnormal = float_bits(bits_float(size) + HALF) - HALF_BITS
-    half = where(size < LEAST_BITS, subnormal, smaller(normal, 0x7C00))
+    half = where(size < MIN_NORMAL_BITS, subnormal, smaller(normal, 0x7C00))
     return where(size > 0x7F800000, 0x7E00, half) | (shift_right(bits, 16) & 0x8000)
 
 
@@ -29,7 +29,7 @@ def from_half(bits: Lanes) -> Lanes:
     """Return float16 bits → f32x16."""
     size = (bits & 0x7FFF) << 13
     normal = bits_float(size + where(size < 0x0F800000, 112 << 23, 224 << 23))
-    subnormal = bits_float(size + LEAST_BITS) - LEAST
+    subnormal = bits_float(size + MIN_NORMAL_BITS) - MIN_NORMAL
     value = where(size < 0x00800000, subnormal, normal)
     return bits_float(float_bits(value) | ((bits & 0x8000) << 16))
 

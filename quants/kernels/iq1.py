@@ -212,15 +212,15 @@ def _gain_near(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, u
 
 
 @inlined
-def _keep_best(qx: Lanes, qq: Lanes, kind: int, i: int, j: int, best: Split) -> Split:
+def _keep_best(qx: Lanes, qq: Lanes, down: int, i: int, j: int, best: Split) -> Split:
     """Return the best split, or the one at places i, j where it gains more, as llama.cpp decides it."""
-    gain, scale, kinds, lows, highs = best
+    gain, scale, downs, lows, highs = best
     win = (qq > np.float32(0)) & (qx * qx > gain * qq)
     scale = where(win, qx / qq, scale)
     return (
         where(win, scale * qx, gain),
         scale,
-        where(win, every_int(kind), kinds),
+        where(win, every_int(down), downs),
         where(win, every_int(i), lows),
         where(win, every_int(j), highs),
     )
@@ -459,7 +459,7 @@ def _search(medium: bool, group: int, zero_below: float, fudge: float) -> Search
     """Return the search of IQ1_M or IQ1_S. zero_below: groups with no larger value are zero. fudge: factor of d, as in
     llama.cpp.
     """
-    groups, cells, least, factor = SUPER // group, group // 8, np.float32(zero_below), np.float32(fudge)
+    groups, cells, min_peak, factor = SUPER // group, group // 8, np.float32(zero_below), np.float32(fudge)
 
     @kernel
     def search(
@@ -486,7 +486,7 @@ def _search(medium: bool, group: int, zero_below: float, fudge: float) -> Search
                     best = _best_split_iq1_s(memory)
                     for k in range(0, cells * LANES, LANES):
                         store(downs, k, best[2])
-                scale = _fit_group(LANES * group * g, group, least, best, tables, blocks, memory, points, downs)
+                scale = _fit_group(LANES * group * g, group, min_peak, best, tables, blocks, memory, points, downs)
                 store(blocks.scales, LANES * g, scale)
                 top = larger(top, scale)
             d = number_scales(blocks.scales, top, 7, groups, blocks.scale_codes)

@@ -26,7 +26,7 @@ from .lanes import LANES, to_float
 XXS_BYTES, S_BYTES = XXS.itemsize, S.itemsize
 _, XXS_QS, XXS_WORDS = field_offsets(XXS)
 _, QS, QH, SIGNS, SCALES = field_offsets(S)
-LEAST = 1e-45  # smallest number above 0
+SMALLEST = 1e-45  # above 0
 
 
 def _fields(name: str, result: Result) -> dict[str, NDArray[Any]]:
@@ -86,6 +86,6 @@ def _decode_iq3_s(raw: Bytes, grid: NDArray[np.int8], values: Floats) -> None:
 # The weight of an error: x * x, or importance * sqrt(2 * mean of the squares + x * x).
 SEARCHES = {
     "IQ3_XXS": point_search("IQ3_XXS", 4, 32, True, False, REFIT_OFF_GRID_CELLS, 1e-8, 2, 0, 1.0125, 2, 15, 15, 0.2),
-    "IQ3_S": point_search("IQ3_S", 4, 32, False, False, REFIT_IF_OFF_GRID, LEAST, 2, 0, 1.033, 3, 15, 9, 0.2),
+    "IQ3_S": point_search("IQ3_S", 4, 32, False, False, REFIT_IF_OFF_GRID, SMALLEST, 2, 0, 1.033, 3, 15, 9, 0.2),
 }
 KERNELS, encode, decode = grid_codec(SEARCHES, {"IQ3_XXS": _decode_iq3_xxs, "IQ3_S": _decode_iq3_s}, _fields)

@@ -61,8 +61,8 @@ def _level(code: Lanes) -> Lanes:
 
 @inlined
 def _best_scale(x: Floats, at: int, weights: Floats, crossings: Floats) -> Lanes:
-    """Return the scale of least weighted square error among those tried, for a group of 32 values a lane; 0 for a zero
-    group.
+    """Return the scale with the smallest weighted square error among those tried, for a group of 32 values a lane; 0
+    for a zero group.
 
     x, weights: the lanes' values from `at` on. crossings: scratch of 5 * 512. Over all tries |inverse scale| grows by
     134 / 120, less than the ratio of any two neighbouring midpoints: each value crosses at most one midpoint, so two

@@ -98,8 +98,8 @@ def _has(context: Any, *features: str) -> bool:
 
 def _call_x86(builder: ir.IRBuilder, name: str, *operands: ir.Value) -> ir.Value:
     """Call LLVM's intrinsic for an x86, whose result is of the first operand's type."""
-    kind = ir.FunctionType(operands[0].type, [each.type for each in operands])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), operands)
+    function_type = ir.FunctionType(operands[0].type, [each.type for each in operands])
+    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, f"llvm.x86.{name}"), operands)
 
 
 @intrinsic
@@ -115,11 +115,11 @@ def lookup(typing: Any, table: Any, at: Any, index: Any) -> Any:
         numbers = builder.trunc(args[2], BYTES)
         if _has(context, "ssse3", "avx", "avx2"):
             return builder.sext(_call_x86(builder, "ssse3.pshuf.b.128", entries, numbers), WORDS)
-        found = ir.Constant(BYTES, ir.Undefined)
+        result = ir.Constant(BYTES, ir.Undefined)
         for i in range(LANES):
             number = builder.zext(builder.extract_element(numbers, ir.Constant(WORD, i)), WORD)
-            found = builder.insert_element(found, builder.extract_element(entries, number), ir.Constant(WORD, i))
-        return builder.sext(found, WORDS)
+            result = builder.insert_element(result, builder.extract_element(entries, number), ir.Constant(WORD, i))
+        return builder.sext(result, WORDS)
 
     return i32x16(table, nt.intp, i32x16), codegen
 
@@ -143,14 +143,14 @@ def _pick(entries: int) -> Any:
             low, high = (_call_x86(builder, half, *(_shuffle(builder, a, a, pick) for a in args)) for pick in eight)
             return _shuffle(builder, low, high, list(range(LANES)))
         places = [[i // entries * entries + k for i in range(LANES)] for k in range(entries)]
-        found = [_shuffle(builder, table, table, place) for place in places]
+        candidates = [_shuffle(builder, table, table, place) for place in places]
         bit = 1
-        while len(found) > 1:
+        while len(candidates) > 1:
             masked = builder.and_(index, ir.Constant(WORDS, [bit] * LANES))
             odd = builder.icmp_signed("!=", masked, ir.Constant(WORDS, [0] * LANES))
-            found = [builder.select(odd, b, a) for a, b in zip(found[::2], found[1::2], strict=True)]
+            candidates = [builder.select(odd, b, a) for a, b in zip(candidates[::2], candidates[1::2], strict=True)]
             bit *= 2
-        return found[0]
+        return candidates[0]
 
     return f32x16(f32x16, i32x16), codegen
 
@@ -289,8 +289,8 @@ def transpose_tile(typing: Any, source: Any, offsets: Any, at: Any, target: Any,
     target[target_at + 16 * k + i] = source[offsets[i] + at + k] for k, i < 16; both float32 or both 32-bit integers,
     offsets int64 (16,). Blocks may be the same one.
     """
-    kind = element_bits(source, "transpose from")
-    if kind not in (FLOATS, WORDS) or element_bits(target, "transpose to") != kind or offsets.dtype != nt.int64:
+    element = element_bits(source, "transpose from")
+    if element not in (FLOATS, WORDS) or element_bits(target, "transpose to") != element or offsets.dtype != nt.int64:
         raise TypingError(f"cannot transpose {source} by {offsets} into {target}")
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:

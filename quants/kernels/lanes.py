@@ -72,8 +72,8 @@ def splat(builder: ir.IRBuilder, value: ir.Value, vector: ir.VectorType) -> ir.V
     return builder.shuffle_vector(lane0, ir.Constant(vector, ir.Undefined), zeros)
 
 
-def _matches(found: nt.Type, wanted: Any) -> bool:
-    return isinstance(found, wanted) if isinstance(wanted, type) else bool(found == wanted)
+def _matches(given: nt.Type, wanted: Any) -> bool:
+    return isinstance(given, wanted) if isinstance(wanted, type) else bool(given == wanted)
 
 
 def define(function: Any, emit: Emit, result: nt.Type, *operands: Any) -> None:
@@ -89,18 +89,18 @@ def define(function: Any, emit: Emit, result: nt.Type, *operands: Any) -> None:
         key = function
         metadata: ClassVar = {"target": "cpu"}  # checked before numba's many own operators
 
-        def generic(self, found: tuple[nt.Type, ...], names: Any) -> Any:
-            fits = any(len(found) == len(s) and all(map(_matches, found, s)) for s in signatures)
-            return signature(result, *found) if fits and not names else None
+        def generic(self, given: tuple[nt.Type, ...], names: Any) -> Any:
+            fits = any(len(given) == len(s) and all(map(_matches, given, s)) for s in signatures)
+            return signature(result, *given) if fits and not names else None
 
     infer_global(function, nt.Function(Template))
 
-    def lower(context: Any, builder: ir.IRBuilder, found_signature: Any, values: list[ir.Value]) -> ir.Value:
+    def lower(context: Any, builder: ir.IRBuilder, given_signature: Any, values: list[ir.Value]) -> ir.Value:
         ready = list(values)
-        for i, (found, wanted) in enumerate(zip(found_signature.args, operands, strict=True)):
-            if isinstance(wanted, LaneType) and found != wanted:
-                scalar = nt.int32 if wanted is i32x16 else found
-                ready[i] = splat(builder, context.cast(builder, values[i], found, scalar), wanted.vector)
+        for i, (given, wanted) in enumerate(zip(given_signature.args, operands, strict=True)):
+            if isinstance(wanted, LaneType) and given != wanted:
+                scalar = nt.int32 if wanted is i32x16 else given
+                ready[i] = splat(builder, context.cast(builder, values[i], given, scalar), wanted.vector)
         return emit(builder, *ready)
 
     for s in signatures:
@@ -127,13 +127,13 @@ def _binary(instruction: str) -> Emit:
     return lambda builder, a, b: getattr(builder, instruction)(a, b)
 
 
-def _comparison(kind: str, sign: str) -> Emit:
-    return lambda builder, a, b: getattr(builder, kind)(sign, a, b)
+def _comparison(method: str, sign: str) -> Emit:
+    return lambda builder, a, b: getattr(builder, method)(sign, a, b)
 
 
-def _either(kind: str, sign: str) -> Emit:
+def _either(method: str, sign: str) -> Emit:
     """Return `a if a SIGN b else b`."""
-    return lambda builder, a, b: builder.select(getattr(builder, kind)(sign, a, b), a, b)
+    return lambda builder, a, b: builder.select(getattr(builder, method)(sign, a, b), a, b)
 
 
 def _choice(builder: ir.IRBuilder, mask: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -145,9 +145,9 @@ def _call(name: str) -> Emit:
 
     def emit(builder: ir.IRBuilder, *operands: ir.Value) -> ir.Value:
         vector = operands[0].type
-        kind = ir.FunctionType(vector, [vector] * len(operands))
+        function_type = ir.FunctionType(vector, [vector] * len(operands))
         return builder.call(
-            cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{vector.count}f32"), operands
+            cgutils.get_or_insert_function(builder.module, function_type, f"llvm.{name}.v{vector.count}f32"), operands
         )
 
     return emit
@@ -278,10 +278,10 @@ all_lanes = _function("all_lanes", _bits("==", 0xFFFF), nt.boolean, boolx16)
 mask_bits = _function("mask_bits", lambda b, mask: b.zext(b.bitcast(mask, SHORT), WORD), nt.int32, boolx16)
 # Number of the lowest bit that is set in an int32, so the first lane of `mask_bits`; 32 of 0.
 lowest_bit = _function("lowest_bit", lambda b, bits: b.cttz(bits, ir.Constant(BIT, 0)), nt.int32, nt.int32)
-# The greatest or the least of the sixteen, a float32; some value where a lane is NaN.
+# The greatest or the smallest of the sixteen, a float32; some value where a lane is NaN.
 largest_lane = _function("largest_lane", _extreme(">", 8, 4, 2, 1), nt.float32, f32x16)
 smallest_lane = _function("smallest_lane", _extreme("<", 8, 4, 2, 1), nt.float32, f32x16)
-# In each lane the least of its half, lanes 0 … 7 or 8 … 15; some value where one of them is NaN.
+# In each lane the smallest of its half, lanes 0 … 7 or 8 … 15; some value where one of them is NaN.
 smallest_of_half = _function("smallest_of_half", _extreme("<", 4, 2, 1), f32x16, f32x16)
 # lane(a, number): the scalar in one lane, of f32x16 (float32) or i32x16 (int32).
 lane = _function("lane", _binary("extract_element"), nt.float32, f32x16, nt.Integer)

@@ -23,7 +23,7 @@ class Neighbours:
     has 2 or 3 bits a level, the first value's lowest.
     entries: int32 (combinations, 4). On the grid: index << 16 | code, 0, 0, 0. Off the grid: start and length of its
     list, start and length of its short list: without points that change more than another one of the list does. Where
-    each level is the nearest one to its value, no such point can be the first of least error.
+    each level is the nearest one to its value, no such point can be the first one of the smallest error.
     codes, indexes: uint16, the lists, each padded to a multiple of 16; by distance, then by index. A list of up to 8 is
     there twice, from its start and from 8 places later.
     """
@@ -35,7 +35,7 @@ class Neighbours:
 
 @cache
 def neighbours(name: str, distances: int) -> Neighbours:
-    """Return tables of the grid of the format `name`: lists of all points at the `distances` least distances that
+    """Return tables of the grid of the format `name`: lists of all points at the `distances` smallest distances that
     occur.
     """
     levels = grid_levels(name)

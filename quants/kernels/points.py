@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import Bytes, Floats, Words
+from .feedback import carry_error
 from .grids import grid_levels
 from .jit import inlined, kernel
 from .lane_memory import load, rooms, store
@@ -22,7 +23,7 @@ from .lanes import LANES, every, lane_numbers, lowest_bit, mask_bits, smallest_l
 
 STEP = 8
 FREE, EVEN, ALIKE = 8, 7, 1  # bits of signs for a step or point
-MOST = 2000
+MAX_TRIED = 2000
 
 
 @cache
@@ -44,9 +45,9 @@ def tree(name: str) -> tuple[NDArray[np.int16], Words]:
                     rows[node][level] = len(rows)
                     rows.append(np.full(8, -1, np.int16))
                 nodes[i] = rows[node][level]
-    found = np.tile(np.stack(rows), 2)
-    found.flags.writeable = False
-    return found, np.resize(levels[0], STEP).astype(np.int32)
+    table = np.tile(np.stack(rows), 2)
+    table.flags.writeable = False
+    return table, np.resize(levels[0], STEP).astype(np.int32)
 
 
 class Memory(NamedTuple):
@@ -85,31 +86,31 @@ def _lay_out(
 
 @inlined
 def _nearest(
-    means: Floats, at: int, blocks: Floats, step: int, nodes: Any, dims: int, signs: int, most: float, memory: Memory
+    means: Floats, at: int, blocks: Floats, step: int, nodes: Any, dims: int, signs: int, limit: float, memory: Memory
 ) -> Any:
-    """Return the least cost of a step, with `memory.best`; `most` if all cost that or more.
+    """Return the smallest cost of a step, with `memory.best`; `limit` if all cost that or more.
 
     memory.left begins with the target values.
     """
-    depth, tried, best = 0, 0, most
+    depth, tried, best = 0, 0, limit
     memory.totals[0], memory.turned[0] = 0, 0
     _lay_out(0, means, at, blocks, step, nodes, dims, signs, memory)
     while depth >= 0:
         costs = load(memory.costs, LANES * depth)
-        least = smallest_lane(costs)
-        if not least < best:
+        smallest = smallest_lane(costs)
+        if not smallest < best:
             depth -= 1
             continue
-        lane = lowest_bit(mask_bits(costs == least))
+        lane = lowest_bit(mask_bits(costs == smallest))
         store(memory.costs, LANES * depth, where(lane_numbers() == lane, every(np.float32(np.inf)), costs))
         memory.chosen[depth] = lane
         tried += 1
         if depth == STEP - 1:
-            best = least
+            best = smallest
             for i in range(STEP):
                 memory.best[i] = memory.chosen[i]
             depth -= 1
-        elif tried > MOST and best < most:
+        elif tried > MAX_TRIED and best < limit:
             break
         else:
             row = LANES * (STEP * step + depth)
@@ -118,7 +119,7 @@ def _nearest(
             store(memory.left, LANES * (depth + 1), here - error * load(blocks, row))
             memory.nodes[depth + 1] = nodes[LANES * (0 if depth % dims == 0 else memory.nodes[depth]) + lane]
             memory.turned[depth + 1] = lane >> 3 ^ (memory.turned[depth] if signs == EVEN else 0)
-            memory.totals[depth + 1] = least
+            memory.totals[depth + 1] = smallest
             depth += 1
             _lay_out(depth, means, at, blocks, step, nodes, dims, signs, memory)
     return best
@@ -139,13 +140,13 @@ def _try_scale(
     nodes: Any,
     dims: int,
     signs: int,
-    most: float,
+    limit: float,
     memory: Memory,
 ) -> Any:
     """Return what a group of columns, the block's from `begin` on, costs with a scale; write its lanes to
     `memory.tried`.
 
-    Any number from `most` on if it is not less than that; lanes are incomplete then.
+    Any number from `limit` on if it is not less than that; lanes are incomplete then.
     """
     for i in range(group):
         memory.own[i] = left[at + i]
@@ -153,8 +154,8 @@ def _try_scale(
     for j in range(0, group, STEP):
         for i in range(STEP):
             memory.left[i] = memory.own[j + i]
-        total += _nearest(means, means_at, blocks, (begin + j) // STEP, nodes, dims, signs, most - total, memory)
-        if not total < most:
+        total += _nearest(means, means_at, blocks, (begin + j) // STEP, nodes, dims, signs, limit - total, memory)
+        if not total < limit:
             break
         for i in range(j, j + STEP):
             lane, row = memory.best[i - j], (begin + i) * carried + begin
@@ -182,15 +183,28 @@ def _carry(
 ) -> None:
     """Carry the errors of a group whose lanes are `memory.kept` to all columns after it."""
     for i in range(group):
-        row, here = (begin + i) * carried, at + begin + i
-        error = (left[here] - means[means_at + memory.kept[i]]) / upper[row + begin + i]
+        here = at + begin + i
+        error = (left[here] - means[means_at + memory.kept[i]]) / upper[(begin + i) * carried + begin + i]
         errors[here] = error
-        for k in range((begin + i) // LANES * LANES, carried, LANES):  # columns before are done
-            store(left, at + k, load(left, at + k) - error * load(upper, row + k))
+        carry_error(left, at, upper, carried, begin + i, error)
+
+
+@inlined
+def _put_points(
+    nodes: NDArray[np.int16], at: int, group: int, dims: int, memory: Memory, points: NDArray[np.uint16], bits: Bytes
+) -> None:
+    """Write the numbers of the points and the sign bits of a group whose lanes are `memory.kept`, column `at` on."""
+    node, turned = 0, 0
+    for i in range(group):
+        lane = memory.kept[i]
+        node = nodes[LANES * (0 if i % dims == 0 else node) + lane]
+        turned = (0 if i % STEP == 0 else turned) | lane >> 3 << i % STEP
+        points[(at + i) // dims] = node  # the last of the point's stays
+        bits[(at + i) // STEP] = turned
 
 
 @kernel
-def choose_points(
+def choose_points(  # over 60 lines, of which 37 are arguments
     left: Floats,
     rows: int,
     stride: int,
@@ -226,7 +240,7 @@ def choose_points(
     for r in range(rows):
         own = r * stride + start
         for g in range(groups):
-            begin, least = g * group, np.float32(np.inf)
+            begin, min_total = g * group, np.float32(np.inf)
             for i in range(group):
                 memory.kept[i] = first[i % STEP]  # where nothing is finite
             for scale in range(scales):
@@ -244,20 +258,14 @@ def choose_points(
                     nodes,
                     dims,
                     signs,
-                    least,
+                    min_total,
                     memory,
                 )
-                if total < least:
-                    least = total
+                if total < min_total:
+                    min_total = total
                     which[r * groups + g] = scale
                     for i in range(group):
                         memory.kept[i] = memory.tried[i]
             means_at = LANES * ((which[r * groups + g] * rows + r) * groups + g)
             _carry(left, own, begin, group, upper, carried, table, means_at, errors, memory)
-            node, turned = 0, 0
-            for i in range(group):
-                lane = memory.kept[i]
-                node = nodes[LANES * (0 if i % dims == 0 else node) + lane]
-                turned = (0 if i % STEP == 0 else turned) | lane >> 3 << i % STEP
-                points[(r * columns + begin + i) // dims] = node  # the last of the point's stays
-                bits[(r * columns + begin + i) // STEP] = turned
+            _put_points(nodes, r * columns + begin, group, dims, memory, points, bits)

@@ -15,10 +15,10 @@ HALF = np.uint64(32)
 
 @inlined
 def _hash(data, begin, size):  # type: ignore[no-untyped-def]
-    found = np.uint64(0)
+    value = np.uint64(0)
     for i in range(begin, begin + size):
-        found = found * BASE + np.uint64(data[i]) + np.uint64(1)
-    return found
+        value = value * BASE + np.uint64(data[i]) + np.uint64(1)
+    return value
 
 
 @inlined

@@ -116,11 +116,11 @@ HALF, MORE, FEW, MANY = np.float32(0.5), np.float32(1.5), np.float32(0.4), np.fl
 
 
 @inlined
-def middle(low: np.float32, high: np.float32, least: np.float32, most: np.float32) -> Any:
-    """Return a part between low / least and high / most: times anything from `least` to `most` it is between low and
-    high.
+def middle(low: np.float32, high: np.float32, lowest: np.float32, highest: np.float32) -> Any:
+    """Return a scale between low / lowest and high / highest: multiplied by anything from `lowest` to `highest`, it is
+    between low and high.
     """
-    return HALF * (low / least + high / most)
+    return HALF * (low / lowest + high / highest)
 
 
 @inlined
@@ -171,6 +171,25 @@ def offset_codes(v: Lanes, low: Lanes, inverse: Lanes, top: np.float32) -> Lanes
 
 
 @inlined
+def _offset_sums(
+    x: Floats, weights: Floats, at: int, far: int, minimum: Lanes, inverse: Lanes, top: np.float32, codes: Floats
+) -> tuple[Lanes, Lanes, Lanes]:
+    """Compute the codes at a scale with its minimum; return sums of weight * code, weight * code * code and weight *
+    code * value. far: as in `scale_and_minimum`.
+    """
+    sum_l, sum_ll, sum_xl = every_wide(ZERO, far), every_wide(ZERO, far), every_wide(ZERO, far)
+    for i in range(0, far, LANES):
+        v, w = load_wide(x, at + i, far), load_wide(weights, at + i, far)
+        code = offset_codes(v, minimum, inverse, top)
+        store_wide(codes, i, far, code)
+        weighted = w * code
+        sum_l += weighted
+        sum_ll += weighted * code
+        sum_xl += weighted * v
+    return sum_l, sum_ll, sum_xl
+
+
+@inlined
 def scale_and_minimum(
     x: Floats,
     weights: Floats,
@@ -211,15 +230,7 @@ def scale_and_minimum(
     best_inverse = inverse
     for k in range(steps + 1):
         inverse = (first + step * np.float32(k) + top) / (high - minimum)
-        sum_l, sum_ll, sum_xl = every_wide(ZERO, far), every_wide(ZERO, far), every_wide(ZERO, far)
-        for i in range(0, far, LANES):
-            v, w = load_wide(x, at + i, far), load_wide(weights, at + i, far)
-            code = offset_codes(v, minimum, inverse, top)
-            store_wide(scratch, i, far, code)
-            weighted = w * code
-            sum_l += weighted
-            sum_ll += weighted * code
-            sum_xl += weighted * v
+        sum_l, sum_ll, sum_xl = _offset_sums(x, weights, at, far, minimum, inverse, top, scratch)
         determinant = sum_w * sum_ll - sum_l * sum_l
         new_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant
         new_minimum = (sum_ll * sum_x - sum_l * sum_xl) / determinant

@@ -4,6 +4,8 @@ In Q4_0 and Q5_0 the lowest code stands for the value of largest magnitude. Code
 the field `qh`, which the others lack.
 """
 
+from typing import Any
+
 import numpy as np
 
 from .blocks import (
@@ -39,8 +41,18 @@ def _kernels(fifth: bool, offset: bool) -> Kernels:
 
     Codes are 0 … top; those not counted from the lowest value are -middle … middle - 1, stored with middle added.
     """
-    most, codes_at = 31 if fifth else 15, 4 if offset else 2
-    block_bytes, top, middle = codes_at + (20 if fifth else 16), np.float32(most), np.float32(most // 2 + 1)
+    return Kernels(_encoder(fifth, offset), _weighted_encoder(fifth, offset), _decoder(fifth, offset))
+
+
+def _layout(fifth: bool, offset: bool) -> tuple[int, int, int]:
+    """Return the highest code, where a block's codes begin, and the bytes of a block."""
+    codes_at = 4 if offset else 2
+    return 31 if fifth else 15, codes_at, codes_at + (20 if fifth else 16)
+
+
+def _encoder(fifth: bool, offset: bool) -> Any:
+    max_code, codes_at, block_bytes = _layout(fifth, offset)
+    top, middle = np.float32(max_code), np.float32(max_code // 2 + 1)
 
     @kernel
     def encode(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
@@ -61,8 +73,15 @@ def _kernels(fifth: bool, offset: bool) -> Kernels:
                     code = to_int((load(side, i) - low) * inverse + HALF)
                 else:
                     code = to_int(load(side, i) * inverse + (middle + HALF))
-                store(codes, i, code if fifth and offset else smaller(code, most))
+                store(codes, i, code if fifth and offset else smaller(code, max_code))
             put_codes(codes, fifth, raw, targets, codes_at)
+
+    return encode
+
+
+def _weighted_encoder(fifth: bool, offset: bool) -> Any:
+    max_code, codes_at, block_bytes = _layout(fifth, offset)
+    top, middle = np.float32(max_code), np.float32(max_code // 2 + 1)
 
     @kernel
     def weighted(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
@@ -114,6 +133,12 @@ def _kernels(fifth: bool, offset: bool) -> Kernels:
                         store(codes, i, to_int(code))
                     put_codes(codes, fifth, raw, targets, at + codes_at)
 
+    return weighted
+
+
+def _decoder(fifth: bool, offset: bool) -> Any:
+    max_code, codes_at, block_bytes = _layout(fifth, offset)
+
     @kernel
     def decode(raw: Bytes, values: Floats) -> None:
         for b in range(values.size // VALUES):
@@ -125,10 +150,10 @@ def _kernels(fifth: bool, offset: bool) -> Kernels:
                 store(values, to, to_float(low) * d + m)
                 store(values, to + LANES, to_float(high) * d + m)
             else:
-                store(values, to, to_float(low - (most // 2 + 1)) * d)
-                store(values, to + LANES, to_float(high - (most // 2 + 1)) * d)
+                store(values, to, to_float(low - (max_code // 2 + 1)) * d)
+                store(values, to + LANES, to_float(high - (max_code // 2 + 1)) * d)
 
-    return Kernels(encode, weighted, decode)
+    return decode
 
 
 @kernel

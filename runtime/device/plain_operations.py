@@ -9,7 +9,7 @@ from archs.spec import sum_factor
 
 from ..graph import operations as op
 from ..layer import Layer
-from ..mixers.attention import seen_keys
+from ..mixers.attention import AttentionOptions
 from ..mixers.latent_attention import attention_scale, size_of
 from ..mixers.self_attention import alibi_slopes, keys_after, temperature
 from . import activations, experts
@@ -192,15 +192,12 @@ def _scale_queries(context: DeviceContext, o: op.ScaleQueries, read: Values) -> 
 def masked(context: DeviceContext, window: int | None, keys: int, scale: float, **more: Any) -> Masked:
     """Return the keys of each text that its queries see in a layer with such a window, by their positions.
 
-    more: causal, chunk, keys_after as of `runtime.mixers.attention.attend`; the rest as of `Masked`.
+    more: causal, chunk, keys_after as of `AttentionOptions`; the rest as of `Masked`.
     """
-    forward = context.forward
-    causal = more.pop("causal", context.block.causal)
-    at = forward.positions
-    first, last = seen_keys(at, keys, window, causal, more.pop("chunk", None))
-    after = more.pop("keys_after", None)
-    if after is not None:
-        last = last.clip((at + 1 + after).clip(max=keys))
+    options = AttentionOptions(
+        more.pop("causal", context.block.causal), window, more.pop("chunk", None), more.pop("keys_after", None)
+    )
+    first, last = options.seen(context.forward.positions, keys)
     return Masked(context.tensor(first), context.tensor(last), scale, **more)
 
 

@@ -31,7 +31,9 @@ class Values:
 
 def computes(
     operation: type[OneOperation],
-) -> Callable[[Callable[[DeviceContext, OneOperation, Values], Any]], Callable[[DeviceContext, OneOperation, Values], Any]]:
+) -> Callable[
+    [Callable[[DeviceContext, OneOperation, Values], Any]], Callable[[DeviceContext, OneOperation, Values], Any]
+]:
     """Register the function that computes operations of this type."""
 
     def entered(

@@ -17,7 +17,7 @@ from ..arrays import Ids
 from ..branches import Branches, Tree
 from ..head import LazyLogits
 
-LEAST_TAIL = 3  # tokens; in Winogrande's sentences with more after the common ones, the choice itself does not count
+MIN_TAIL = 3  # tokens; in Winogrande's sentences with more after the common ones, the choice itself does not count
 
 # (token ids (sequences, n), first position needed) → the logits of those from there on.
 Forward = Callable[[Ids, int], LazyLogits]
@@ -80,10 +80,10 @@ def substitutions(sequences: Sequence[Sequence[int]], bases: Sequence[int]) -> C
     sentence's from the logits after the first sentence's end, which is reproduced here.
     """
     common = common_prefix(sequences)
-    behind = all(len(sequence) - common > LEAST_TAIL for sequence in sequences)
+    has_tail = all(len(sequence) - common > MIN_TAIL for sequence in sequences)
     scored = []
     for i, sequence in enumerate(sequences):
-        first = bases[i] if behind else common
+        first = bases[i] if has_tail else common
         last = len(sequence) - (len(sequence) - first > 1)
         own = (Prediction(i, at - 1, sequence[at]) for at in range(max(1, first), last))
         slipped = len(sequences[0]) - 1
@@ -106,7 +106,7 @@ def mean_log_probabilities(
         for prediction in (each for answer in task.scored for each in answer):
             wanted.setdefault((number, prediction.sequence), []).append(prediction)
     lengths = {key: 1 + max(each.position for each in predictions) for key, predictions in wanted.items()}
-    found: dict[tuple[int, Prediction], float] = {}
+    logs: dict[tuple[int, Prediction], float] = {}
     passes = (
         _padded(tasks, lengths, forward, tokens_at_once)
         if branched is None
@@ -118,9 +118,9 @@ def mean_log_probabilities(
         losses = replace(logits, x=x).losses(np.array([each.token for _, each, _ in asked], np.int64))
         if not np.isfinite(losses).all():
             raise ModelError(f"logits are not finite, though all layers are: {logits.weight.name!r} is damaged")
-        found.update(((number, each), -float(loss)) for (number, each, _), loss in zip(asked, losses, strict=True))
+        logs.update(((number, each), -float(loss)) for (number, each, _), loss in zip(asked, losses, strict=True))
     return [
-        [_mean([found[number, each] for each in answer]) for answer in task.scored] for number, task in enumerate(tasks)
+        [_mean([logs[number, each] for each in answer]) for answer in task.scored] for number, task in enumerate(tasks)
     ]
 
 

@@ -27,7 +27,7 @@ KL, KL_REVERSE, VARIATION = range(3)
 Z, ENTROPY, TOP, TOP_LOGIT, LOG_P = range(5)
 APART, OWN = 3, 5  # the number of both
 LOGITS_AT_ONCE = 1 << 25  # of one model: 134 MB
-LEAST_POSITIONS = 16  # at a time, for any vocabulary
+MIN_POSITIONS = 16  # at a time, for any vocabulary
 
 LazyForward = Callable[[Ids, int], LazyLogits]  # as `Model.lazy_logits`
 Progress = Callable[[int, int, float], None]  # windows done, of how many, mean KL of the first model so far
@@ -205,9 +205,9 @@ def window_figures(
     """Return figures of a window's predictions, float64 (n, `columns`): the base's, and of each model its own and its
     divergences. number: of the window among all. Raises as `divergence` does.
     """
-    found = np.empty((len(window.scored), columns(len(others))))
+    figures = np.empty((len(window.scored), columns(len(others))))
     for start, stop in spans(len(window.scored), _step(base)):
-        targets, here = window.targets[start:stop], found[start:stop]
+        targets, here = window.targets[start:stop], figures[start:stop]
         expected = base.rows(number, start, stop, targets, threads)
         here[:, :OWN] = expected.values
         _check("the base", number, expected.values)
@@ -223,7 +223,7 @@ def window_figures(
             apart = base.compare(expected, got, threads)
             _check(name, number, apart[:, : 1 if base.lower_bound else None])
             here[:, columns(i) : columns(i + 1)] = np.concatenate((got.values, apart), axis=1)
-    return found
+    return figures
 
 
 def columns(models: int) -> int:
@@ -232,7 +232,7 @@ def columns(models: int) -> int:
 
 
 def _step(base: Base) -> int:
-    return max(LEAST_POSITIONS, LOGITS_AT_ONCE // base.vocabulary)
+    return max(MIN_POSITIONS, LOGITS_AT_ONCE // base.vocabulary)
 
 
 def _check(name: str, window: int, values: Doubles) -> None:

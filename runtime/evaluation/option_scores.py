@@ -12,7 +12,7 @@ from archs.layered import by_layer
 from .. import ops
 from ..arrays import Floats
 from ..layer import ForwardContext, Layer
-from ..mixers.attention import attend
+from ..mixers.attention import BIDIRECTIONAL, attend
 from ..model import Model
 from ..products.matmul import matmul
 
@@ -26,7 +26,7 @@ def option_scores(model: Model, states: Floats) -> Floats:
     """Return states (texts, n, width) → (texts, n, scores): 3 of Laya, the widths of a query and a key of Kev."""
     if model.network.keys.get("decision.type") == "kev":
         return _linear(model, "cls.output", states.reshape(-1, states.shape[-1])).reshape(*states.shape[:2], -1)
-    types, found = model.network.global_tensors.need_array("token_types.weight"), list[Floats]()
+    types, parts = model.network.global_tensors.need_array("token_types.weight"), list[Floats]()
     forward, layers = model.new_pass(*states.shape[:2]), head_layers(model)
     for row in types:
         x = states.reshape(-1, states.shape[-1]) + row
@@ -34,8 +34,8 @@ def option_scores(model: Model, states: Floats) -> Floats:
             x = _through(forward, layer, x)
         x = forward.norm(forward.global_tensors, "cls.norm", x)
         x = ops.activated("gelu", _linear(model, "cls", x), model.threads)
-        found.append(_linear(model, "cls.output", x))
-    return np.concatenate(found, axis=1).reshape(*states.shape[:2], -1)
+        parts.append(_linear(model, "cls.output", x))
+    return np.concatenate(parts, axis=1).reshape(*states.shape[:2], -1)
 
 
 def head_layers(model: Model) -> list[Layer]:
@@ -58,7 +58,7 @@ def _through(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
         v,
         q_positions=forward.positions,
         scale=q.shape[2] ** -0.5,
-        causal=False,
+        options=BIDIRECTIONAL,
         sequences=forward.texts,
         threads=forward.threads,
     )

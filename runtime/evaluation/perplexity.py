@@ -25,7 +25,7 @@ from ..kernels.threads import share_out
 # instead of arrays allow computing only what the losses need.
 Forward = Callable[[Ids, int], Iterable[Floats] | LazyLogits]
 Progress = Callable[[int, int, float], None]
-MOST_LOSS = 700.0  # e^709 is the largest float; a NaN is not below it
+MAX_LOSS = 700.0  # e^709 is the largest float; a NaN is not below it
 
 
 @dataclass(frozen=True)
@@ -89,44 +89,24 @@ def windows(tokens: int, n_ctx: int, *, chunks: int | None = None, stride: int =
     return Windows([i * (stride or n_ctx) for i in range(count)][:chunks], n_ctx, first, n_ctx - 2)
 
 
-def perplexity(  # noqa: PLR0913  # the protocol's settings
-    tokens: Sequence[int],
-    forward: Forward,
-    n_ctx: int = 512,
-    *,
-    bos: int | None,
-    chunks: int | None = None,
-    stride: int = 0,
-    batch: int = 1,
-    progress: Progress | None = None,
-    threads: int = 1,
-) -> Perplexity:
-    """Return perplexity of `tokens` (with the special tokens in front, as the vocabulary asks) under `forward`.
-
-    bos: the token that begins every window, None if the vocabulary adds none. batch: windows passed to `forward`
-    together; more than one changes its arguments and result (see Forward). progress: called after each window with
-    (windows done, windows in all, perplexity so far). threads: for losses of logits that come as arrays. Raises
-    OptionError as `windows` does, ModelError if the losses are no numbers.
-    """
-    return perplexities(
-        [tokens], forward, n_ctx, bos=bos, chunks=chunks, stride=stride, batch=batch, progress=progress, threads=threads
-    )[0]
-
-
-def perplexities(  # noqa: PLR0913  # the same
+def perplexities(
     texts: Sequence[Sequence[int]],
     forward: Forward,
-    n_ctx: int = 512,
+    plans: Sequence[Windows],
     *,
     bos: int | None,
-    chunks: int | None = None,
-    stride: int = 0,
     batch: int = 1,
     progress: Progress | None = None,
     threads: int = 1,
 ) -> tuple[Perplexity, list[Perplexity]]:
-    """Return perplexity of texts together, and of each alone. chunks: maximum windows of each; see `perplexity`."""
-    plans = [windows(len(tokens), n_ctx, chunks=chunks, stride=stride) for tokens in texts]
+    """Return perplexity of texts together, and of each alone, under `forward`.
+
+    texts: with the special tokens in front, as the vocabulary asks. plans: the windows of each. bos: the token that
+    begins every window, None if the vocabulary adds none. batch: windows passed to `forward` together; more than one
+    changes its arguments and result (see Forward). progress: called after each window with (windows done, windows in
+    all, perplexity so far). threads: for losses of logits that come as arrays. Raises ModelError if the losses are no
+    numbers.
+    """
     counts = [len(plan.starts) for plan in plans]
     losses = np.empty((sum(counts), plans[0].scored))
     running: list[float] = []
@@ -139,13 +119,13 @@ def perplexities(  # noqa: PLR0913  # the same
                     progress(len(running), len(losses), running[-1])
     parts = np.split(losses, np.cumsum(counts)[:-1])
     alone = [[perplexity_of(part[:i].mean()) for i in range(1, len(part) + 1)] for part in parts]
-    each = [_figures(part, values, n_ctx) for part, values in zip(parts, alone, strict=True)]
-    return _figures(losses, running, n_ctx), each
+    each = [_figures(part, values, plans[0].n_ctx) for part, values in zip(parts, alone, strict=True)]
+    return _figures(losses, running, plans[0].n_ctx), each
 
 
 def perplexity_of(loss: float) -> float:
     """Return e^loss of a mean loss. Raises ModelError for a loss that is no number."""
-    if not loss < MOST_LOSS:
+    if not loss < MAX_LOSS:
         raise ModelError(f"the mean loss is {loss:.3g}; the logits are no predictions", "keys or weights are wrong")
     return math.exp(loss)
 

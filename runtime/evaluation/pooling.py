@@ -95,18 +95,18 @@ def embeddings(
     """
     chosen = file_pooling(model.metadata) if pooling is None else pooling_named(pooling)
     _check(model, texts, chosen, normalize)
-    limit, truncated, ids = most_tokens(model), list[int](), list[list[int]]()
+    limit, truncated, ids = token_limit(model), list[int](), list[list[int]]()
     for number, text in enumerate(texts):
-        found = _ids(model.metadata, tokenizer, text, None)
-        if limit is not None and len(found) > limit:
+        tokens = _ids(model.metadata, tokenizer, text, None)
+        if limit is not None and len(tokens) > limit:
             if not truncate:
-                said = f"text {number + 1} has {len(found)} tokens; the model has positions for {limit}"
-                raise OptionError(said, hint="shorten it, or let its end be left out (--truncate)")
-            found = _ids(model.metadata, tokenizer, text, limit)
+                problem = f"text {number + 1} has {len(tokens)} tokens; the model has positions for {limit}"
+                raise OptionError(problem, hint="shorten it, or let its end be left out (--truncate)")
+            tokens = _ids(model.metadata, tokenizer, text, limit)
             truncated.append(number)
-        if not found:
+        if not tokens:
             raise OptionError(f"text {number + 1} has no tokens", "an empty text has no vector in this model")
-        ids.append(found)
+        ids.append(tokens)
     rows, decides = dict[int, Floats](), has_option_scores(model)
     done, total = 0, sum(map(len, ids))
     for numbers in batches([len(each) for each in ids]):
@@ -114,7 +114,7 @@ def embeddings(
         if decides and chosen != "rank":
             states = option_scores(model, states)
         vectors = pooled(model, states, chosen)
-        rows.update(zip(numbers, vectors if chosen == "rank" else behind_pooling(model, vectors), strict=True))
+        rows.update(zip(numbers, vectors if chosen == "rank" else dense_layers(model, vectors), strict=True))
         done += states.shape[0] * states.shape[1]
         if progress is not None:
             progress(done, total, None)
@@ -136,8 +136,8 @@ def _check(model: Model, texts: Sequence[Text], pooling: str, normalize: int | N
     if isinstance(texts, str) or not len(texts):
         raise OptionError("there are no texts", "a list of texts is expected")
     if pooling == "rank" and not has_head(model):
-        said = "the file has no classifier's head (cls.weight, cls.output.weight): it gives no scores"
-        raise ModelError(said, "the vectors of texts come by another --pooling")
+        problem = "the file has no classifier's head (cls.weight, cls.output.weight): it gives no scores"
+        raise ModelError(problem, "the vectors of texts come by another --pooling")
     if normalize is not None and (isinstance(normalize, bool) or not isinstance(normalize, int) or normalize < -1):
         raise OptionError(f"normalize is {quote(normalize)}; -1, 0 or the p of a norm was expected")
     if normalize not in (None, AS_THEY_ARE) and pooling == "rank":
@@ -171,7 +171,7 @@ def scores_pairs(metadata: Mapping[str, Any]) -> bool:
     return not of_file(str(metadata.get("general.architecture")), metadata).block.causal
 
 
-def most_tokens(model: Model) -> int | None:
+def token_limit(model: Model) -> int | None:
     """Return a text's maximum length: learned positions, else the model's context length, if known."""
     if "position_embd.weight" in model.tensors:
         return int(model.tensors["position_embd.weight"].shape[0])
@@ -221,7 +221,7 @@ def pooled(model: Model, states: Floats, pooling: Pooling) -> Floats:
     return states[:, 0 if pooling == "cls" else -1]
 
 
-def behind_pooling(model: Model, x: Floats) -> Floats:
+def dense_layers(model: Model, x: Floats) -> Floats:
     """Return states, pooled or not, times the file's matrices of sentence-transformers' Dense modules, if it has
     any.
     """

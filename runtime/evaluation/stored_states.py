@@ -20,7 +20,7 @@ from quants import Tensor
 
 from ..arrays import Doubles, Floats, Ids
 from ..head import LazyLogits, Output
-from ..kernels.merged import merged_divergences
+from ..kernels.softmax import merged_divergences
 from ..kernels.threads import share_out
 from ..products.precision import Precision
 from .divergence import ENTROPY, LOG_P, TOP, TOP_LOGIT, Rows, Z, compare, row_figures

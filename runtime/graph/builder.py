@@ -16,23 +16,23 @@ from .operations import Operation, Value
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """An operation with its name. layer: its layer, None outside the layers. kind: its kind of work in a profile."""
+    """An operation with its name. layer: its layer, None outside the layers. category: its line in a profile."""
 
     name: str
     layer: int | None
     operation: Operation
     value: Value
-    kind: str
+    category: str
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """Nodes start … stop that an executor may compute as one, of a kind such as "attention", "experts" or "mamba2".
+    """Nodes start … stop that an executor may compute as one, of a type such as "attention", "experts" or "mamba2".
 
     inputs: values read from outside; output: the value read outside.
     """
 
-    kind: str
+    type: str
     layer: Layer
     start: int
     stop: int
@@ -105,7 +105,7 @@ class Builder:
     """A graph under construction. predicts: the file's predictor selects neurons.
 
     keeps: the layer being built is the last, after whose mixer only the rows for the head continue. reads_blocks:
-    attention is that of a draft model's blocks. kind: the kind of work in a profile.
+    attention is that of a draft model's blocks. category: the line of a profile that counts them.
     """
 
     network: Network
@@ -119,11 +119,11 @@ class Builder:
     layer: Layer | None = None
     keeps: bool = False
     reads_blocks: bool = False
-    kind: str = ""
+    category: str = ""
 
-    def enclose(self, kind: str, layer: Layer, start: int, inputs: tuple[Value, ...], output: Value) -> Value:
+    def enclose(self, type: str, layer: Layer, start: int, inputs: tuple[Value, ...], output: Value) -> Value:
         """Record the nodes from `start` on as a region; return its output."""
-        self.regions.append(Region(kind, layer, start, len(self.nodes), inputs, output))
+        self.regions.append(Region(type, layer, start, len(self.nodes), inputs, output))
         return output
 
     def add(self, name: str, operation: Operation) -> Value:
@@ -139,16 +139,18 @@ class Builder:
         rows = operation.rows_given or next((value.rows for value in operation.inputs()), "all")
         value = Value(len(self.nodes), shape, rows)
         index = None if self.layer is None else self.layer.index
-        kind = operation.kind if operation.kind in ("products", "norms") else self.kind or operation.kind
-        self.nodes.append(Node(self._own_name(name), index, operation, value, kind))
+        category = (
+            operation.category if operation.category in ("products", "norms") else self.category or operation.category
+        )
+        self.nodes.append(Node(self._own_name(name), index, operation, value, category))
         return value
 
     @contextmanager
-    def counted_as(self, kind: str) -> Iterator[None]:
-        """Count operations added inside as this kind of work in a profile, except products and norms."""
-        before, self.kind = self.kind, kind
+    def counted_as(self, category: str) -> Iterator[None]:
+        """Count operations added inside in this category of a profile, except products and norms."""
+        before, self.category = self.category, category
         yield
-        self.kind = before
+        self.category = before
 
     def _own_name(self, name: str) -> str:
         """Return the full, unique name."""

@@ -27,11 +27,12 @@ from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
 from ..layer import DAMAGED, ForwardContext, Network
 from ..mixers.self_attention import alibi_slopes
-from ..products.gemv import MOST_TOKENS, Vectors, aligned, product_fields
+from ..products.gemv import MAX_TOKENS, Vectors, aligned, product_fields
 from ..rope import rope_table
 from ..thread_team import team_of, worth
 from .builder import Graph
-from .lowering import Call, Lowering
+from .lower import lower
+from .lowering import Call
 from .text import Read, computed
 
 PLAIN = frozenset(
@@ -70,11 +71,11 @@ class CompiledGraph:
 
     def __init__(self, network: Network, graph: Graph, threads: int) -> None:
         self.network, self.graph, self.threads, self.lock = network, graph, threads, Lock()
-        lowering = self.lowering = Lowering(network, graph, threads)
+        lowering = self.lowering = lower(network, graph, threads)
         self.state = lowering.state
         self.has_streams = network.keys.get("hyper_connection.count") is not None
         output = output_of(network)
-        self.finish, self.logits = output.finish(threads), aligned((MOST_TOKENS, output.weight.rows))
+        self.finish, self.logits = output.finish(threads), aligned((MAX_TOKENS, output.weight.rows))
         self.compiles_head = output.weight.format.name in dots.OF_FORMAT and "output_proj.weight" not in (
             network.global_tensors
         )
@@ -91,7 +92,7 @@ class CompiledGraph:
         self.bound_to: list[BoundTo] = []
         self.tables: dict[tuple[Any, ...], tuple[Floats, Floats]] = {}
         self.rows_of: dict[tuple[Any, ...], int] = {}  # of the tables of angles: for how many positions
-        self.knows_long = network.scaling is not None and network.scaling.kind == "longrope"
+        self.knows_long = network.scaling is not None and network.scaling.type == "longrope"
         self.long_from = 0  # the row at which the angles of long texts begin
 
     def _write_head(self) -> Vectors:
@@ -133,7 +134,7 @@ class CompiledGraph:
         """Return logits (n, vocabulary) of the tokens of texts, one text after the other, which are added to their
         caches; and the inputs of these layers, side by side, (n, layers * width), or without layers the head's input.
 
-        At most MOST_TOKENS tokens in all; caches are of one type. Raises ModelError as the operations do that run
+        At most MAX_TOKENS tokens in all; caches are of one type. Raises ModelError as the operations do that run
         uncompiled in between, and for logits that are not finite. After an error, caches do not have the tokens, except
         those with states that compiled operations have changed in place.
         """
@@ -190,16 +191,16 @@ class CompiledGraph:
         text decides how it is rotated.
         """
         scaled, width = own.rope_scaled, own.rope_width
-        kind, scaling, outside = (own.rope_base, scaled, width), self.network.scaling, self.network.global_tensors
+        key, scaling, outside = (own.rope_base, scaled, width), self.network.scaling, self.network.global_tensors
         self.long_from = max(self.long_from, 64, 1 << (rows - 1).bit_length())
-        if kind not in self.tables or self.rows_of[kind] < self.long_from:
+        if key not in self.tables or self.rows_of[key] < self.long_from:
             names = ("rope_factors_short", "rope_factors_long") if self.knows_long else ("rope_freqs",)
             divisors = [outside.array(f"{name}.weight") if scaled else None for name in names]
             scaling, positions = scaling if scaled else None, np.arange(self.long_from)
             made = [rope_table(width, own.rope_base, scaling, each, positions) for each in divisors]
             cos, sin = (np.concatenate(each) for each in zip(*made, strict=True))
-            self.tables[kind], self.rows_of[kind] = (cos, sin), self.long_from
-        return self.tables[kind]
+            self.tables[key], self.rows_of[key] = (cos, sin), self.long_from
+        return self.tables[key]
 
 
 class Run:
@@ -333,7 +334,7 @@ class Run:
             for slot, text in enumerate(self.texts):
                 if layer in lowering.keys:
                     bound.keys[slot], bound.values[slot] = (each.ctypes.data for each in text.cache.arrays(layer))
-            bound.put_kind(owner.rows, self.texts[0].cache.kind)
+            bound.put_cache_type(owner.rows, self.texts[0].cache.cache_type)
             self._put_tables(layer, owner.network.hparams.layers[layer], room)
         owner.bound_to = [BoundTo.of(text.cache, lowering.keys) for text in self.texts]
 
@@ -432,5 +433,5 @@ class Run:
         if owner.normed is not None:
             return owner.finish(owner.logits[: self.tokens].copy(), 0)
         output, texts = output_of(owner.network), np.split(self._head_inputs(), self.ends[:-1])
-        found = [LazyLogits(x, output.weight, owner.finish, owner.threads).float32() for x in texts]
-        return np.concatenate(found)
+        rows = [LazyLogits(x, output.weight, owner.finish, owner.threads).float32() for x in texts]
+        return np.concatenate(rows)

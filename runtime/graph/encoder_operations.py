@@ -15,7 +15,7 @@ class RelativeBias(Operation):
     farthest: distances from here on share a bucket. x: the input of these tokens.
     """
 
-    kind = "attention"
+    category = "attention"
     gives_rows = False
     reads = ("attn_rel_b.weight",)
     x: Value
@@ -28,7 +28,7 @@ class RelativeBias(Operation):
 class BiasedAttention(Operation):
     """softmax(q k + bias) v of heads, without a scale; if causal, with keys and values in the cache."""
 
-    kind = "attention"
+    category = "attention"
     q: Value
     k: Value
     v: Value
@@ -44,7 +44,7 @@ class BiasedAttention(Operation):
 class CrossAttention(Operation):
     """Attention to the keys and values of the encoded text. place: among the decoder's layers."""
 
-    kind = "attention"
+    category = "attention"
     q: Value
     place: int
     values: int
@@ -59,7 +59,7 @@ class FrameConvolution(Operation):
     separately.
     """
 
-    kind = "recurrence and convolution"
+    category = "recurrence and convolution"
     reads = ("{role}.weight", "{role}.bias")
     x: Value
     layer: Layer
@@ -77,7 +77,7 @@ class FrameConvolution(Operation):
 class FrameNorm(Operation):
     """Groups of channels normalized over all frames, before weights and biases."""
 
-    kind = "norms"
+    category = "norms"
     reads = ("{role}.weight", "{role}.bias")
     x: Value
     layer: Layer
@@ -90,7 +90,7 @@ class FrameNorm(Operation):
 class FrameAttention(Operation):
     """softmax(q k / sqrt(width)) v of one head over all frames."""
 
-    kind = "attention"
+    category = "attention"
     q: Value
     k: Value
     v: Value

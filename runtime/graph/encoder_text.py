@@ -2,13 +2,16 @@
 `encoder_operations`).
 """
 
+import math
+
 import numpy as np
 
+from quants import Tensor
+
 from .. import ops
-from ..arrays import Floats
+from ..arrays import Floats, Ids
 from ..layer import ForwardContext
-from ..mixers.attention import attend
-from ..relative_bias import relative_bias
+from ..mixers.attention import BIDIRECTIONAL, AttentionOptions, attend
 from . import encoder_operations as op
 from .read import Read, computes
 
@@ -30,8 +33,7 @@ def _biased_attention(forward: ForwardContext, o: op.BiasedAttention, read: Read
         v,
         q_positions=forward.positions,
         scale=1.0,
-        causal=o.causal,
-        bias=None if o.bias is None else read(o.bias),
+        options=AttentionOptions(causal=o.causal, bias=None if o.bias is None else read(o.bias)),
         threads=forward.threads,
     )
 
@@ -41,7 +43,7 @@ def _cross_attention(forward: ForwardContext, o: op.CrossAttention, read: Read) 
     assert forward.cache is not None  # as `encoder_decoder.decode` checks
     k, v = forward.cache.context[o.place]
     return attend(
-        read(o.q), k, v, q_positions=forward.positions, scale=1.0, causal=False, bias=None, threads=forward.threads
+        read(o.q), k, v, q_positions=forward.positions, scale=1.0, options=BIDIRECTIONAL, threads=forward.threads
     )
 
 
@@ -72,7 +74,7 @@ def _frame_norm(forward: ForwardContext, o: op.FrameNorm, read: Read) -> Floats:
     grouped = x.reshape(len(x), o.groups, -1).astype(np.float64)
     centered = grouped - grouped.mean(axis=(0, 2), keepdims=True)
     normed = centered / np.sqrt((centered**2).mean(axis=(0, 2), keepdims=True) + o.eps)
-    weight, bias = (o.layer.need_array(f"{o.role}.{kind}").reshape(-1) for kind in ("weight", "bias"))
+    weight, bias = (o.layer.need_array(f"{o.role}.{name}").reshape(-1) for name in ("weight", "bias"))
     result: Floats = normed.reshape(x.shape).astype(np.float32) * weight + bias
     return result
 
@@ -82,3 +84,25 @@ def _frame_attention(forward: ForwardContext, o: op.FrameAttention, read: Read) 
     q, k, v = read(o.q), read(o.k), read(o.v)
     mixed: Floats = ops.softmax(q @ k.T * np.float32(q.shape[1] ** -0.5)) @ v
     return mixed
+
+
+def relative_bias(weight: Tensor, positions: Ids, keys: int, farthest: int, *, causal: bool) -> Floats:
+    """Return the bias of the score of each head, query and key: float32 (heads, queries, keys).
+
+    weight: (buckets, heads). Near distances have a bucket each, farther ones share buckets that grow with the
+    logarithm; without causal, keys after the query use the upper half of them.
+    """
+    table = weight.float32()
+    distance = positions[:, None] - np.arange(keys)
+    count, offset = len(table), np.zeros_like(distance)
+    if not causal:
+        count //= 2
+        offset = np.where(distance < 0, count, 0)
+        distance = np.abs(distance)
+    distance = np.maximum(distance, 0)
+    exact = count // 2
+    ratio = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
+    steps = ratio / np.float32(math.log(farthest / exact)) * np.float32(count - exact)
+    far = np.minimum(exact + steps.astype(np.int64), count - 1)
+    bucket = offset + np.where(distance < exact, distance, far)
+    return np.ascontiguousarray(table[bucket].transpose(2, 0, 1))

@@ -21,14 +21,14 @@ def hooks_on(graph: Graph, observers: Mapping[Wanted, Observer]) -> dict[int, Ho
     the array in place changes what follows; it may be overwritten after the call, so copy it to keep it. Raises
     OptionError for an unknown name.
     """
-    found: dict[int, list[tuple[Node, Observer]]] = {}
+    by_value: dict[int, list[tuple[Node, Observer]]] = {}
     for wanted, observer in observers.items():
         nodes = [node for node in graph.nodes if _is_meant(node, wanted)]
         if not nodes and isinstance(wanted, str):
             raise OptionError(f"the graph has no node {wanted!r}", hint="`gguftools graph MODEL` lists them")
         for node in nodes:
-            found.setdefault(node.value.number, []).append((node, observer))
-    return {number: _all_of(each) for number, each in found.items()}
+            by_value.setdefault(node.value.number, []).append((node, observer))
+    return {number: _all_of(each) for number, each in by_value.items()}
 
 
 def _is_meant(node: Node, wanted: Wanted) -> bool:

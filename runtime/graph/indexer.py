@@ -26,11 +26,11 @@ def latent_indexer_keys(b: Builder, layer: Layer, x: Value) -> Value:
 
 def chosen_latents(b: Builder, layer: Layer, x: Value, low: Value, cached: Value, width: int) -> Value:
     """Return the keys selected for tokens of x. low: the input of queries. width: of an indexer's key."""
-    most, heads = (int(b.network.keys.need(f"attention.indexer.{key}")) for key in ("top_k", "head_count"))
+    top_k, heads = (int(b.network.keys.need(f"attention.indexer.{key}")) for key in ("top_k", "head_count"))
     pools, size = has(layer, "indexer_compressor_gate"), 1
     if pools:
         size, width = int(b.network.keys.need("attention.indexer.kpool")), width // 2
-    of = idx.Candidates(cached, layer, "weighted means" if pools else "values", most // size, size)
+    of = idx.Candidates(cached, layer, "weighted means" if pools else "values", top_k // size, size)
     candidates = b.add("indexer_candidates", of)
     queries = b.add("indexer_q_inp", idx.OnlyIf(low, candidates))
     queries = b.linear(layer, "indexer.attn_q_b", queries, "indexer_q", (heads, width))
@@ -38,7 +38,7 @@ def chosen_latents(b: Builder, layer: Layer, x: Value, low: Value, cached: Value
         queries = b.add("indexer_q_rope", idx.IndexerRope(queries, layer))
     weights = _head_weights(b, layer, x, candidates, heads * width)
     scores = b.add("indexer_score", idx.IndexerScores(queries, candidates, weights, size))
-    return b.add("top_k", idx.TopKeys(scores, most // size, size, rest=pools))
+    return b.add("top_k", idx.TopKeys(scores, top_k // size, size, rest=pools))
 
 
 def _head_weights(b: Builder, layer: Layer, x: Value, candidates: Value, width: int) -> Value:
@@ -51,26 +51,26 @@ def chosen_blocks(b: Builder, layer: Layer, x: Value) -> Value:
     Exp).
     """
     keys, pools = b.network.keys, b.network.keys.stored(RATIOS) is not None
-    heads, most = (int(keys.need(f"attention.indexer.{key}")) for key in ("head_count", "top_k"))
+    heads, top_k = (int(keys.need(f"attention.indexer.{key}")) for key in ("head_count", "top_k"))
     size = int(keys.of_layer(RATIOS, layer.index) if pools else keys.need("attention.indexer.block_size"))
-    most = most // size if pools else most
+    top_k = top_k // size if pools else top_k
     index = b.linear(layer, "indexer.k_proj", x, "indexer_k")
     width = index.width
     index = index if pools else b.norm(layer, "indexer.k_norm", index, "indexer_k_normed")
     index = b.add("indexer_k_heads", op.Reshape(index, (1, width)))
     index = index if pools else b.add("indexer_k_rope", idx.IndexerRope(index, layer))
     cached = b.add("indexer_k_cached", idx.CacheKeys(index, None, -1 - layer.index))
-    candidates = b.add("indexer_candidates", idx.Candidates(cached, layer, "means" if pools else "blocks", most, size))
+    candidates = b.add("indexer_candidates", idx.Candidates(cached, layer, "means" if pools else "blocks", top_k, size))
     queries = b.add("indexer_q_inp", idx.OnlyIf(x, candidates))
     queries = b.linear(layer, "indexer.q_proj", queries, "indexer_q", (heads, width))
     queries = b.norm(layer, "indexer.q_norm", queries, "indexer_q_normed")
     queries = b.add("indexer_q_rope", idx.IndexerRope(queries, layer))
     if pools:
         scores = b.add("indexer_score", idx.IndexerScores(queries, candidates, None, size))
-        return b.add("top_k", idx.TopKeys(scores, most, size, rest=True))
+        return b.add("top_k", idx.TopKeys(scores, top_k, size, rest=True))
     local = int(keys.need("attention.indexer.local_blocks"))
     scores = b.add("indexer_score", idx.BlockScores(queries, candidates, size, local))
-    return b.add("top_k", idx.TopKeys(scores, most, size, heads=b.numbers(layer).heads // heads))
+    return b.add("top_k", idx.TopKeys(scores, top_k, size, heads=b.numbers(layer).heads // heads))
 
 
 def compressed_attention(b: Builder, layer: Layer, x: Value) -> Value:
@@ -111,12 +111,12 @@ def _compressed(b: Builder, layer: Layer, role: str, x: Value, ratio: int, name:
 
 
 def _chosen_entries(b: Builder, layer: Layer, x: Value, low: Value, ratio: int) -> Value:
-    most, heads = (int(b.network.keys.need(f"attention.indexer.{key}")) for key in ("top_k", "head_count"))
+    top_k, heads = (int(b.network.keys.need(f"attention.indexer.{key}")) for key in ("top_k", "head_count"))
     entries = _compressed(b, layer, "indexer_compressor", x, ratio, "lid")
-    candidates = b.add("lid_candidates", idx.Candidates(entries, layer, "entries", most, ratio))
+    candidates = b.add("lid_candidates", idx.Candidates(entries, layer, "entries", top_k, ratio))
     queries = b.add("lid_q_inp", idx.OnlyIf(low, candidates))
     queries = b.linear(layer, "indexer.attn_q_b", queries, "lid_q", (heads, -1))
     queries = b.add("lid_q_rope", idx.RopeTail(queries, b.numbers(layer)))
     weights = _head_weights(b, layer, x, candidates, queries.width)
     scores = b.add("lid_score", idx.IndexerScores(queries, candidates, weights, ratio))
-    return b.add("lid_top_k", idx.TopKeys(scores, most))
+    return b.add("lid_top_k", idx.TopKeys(scores, top_k))

@@ -19,7 +19,7 @@ class CacheKeys(Operation):
     place: a number among the cache's layers, possibly of no real layer.
     """
 
-    kind = "attention"
+    category = "attention"
     gives_rows = False
     k: Value
     v: Value | None
@@ -30,7 +30,7 @@ class CacheKeys(Operation):
 class Indexing(Operation):
     """A step of an indexer."""
 
-    kind = "attention"
+    category = "attention"
     x: Value
     layer: Layer
 
@@ -43,7 +43,7 @@ class IndexerRope(Indexing):
 class LayerNorm(Indexing):
     """A layer norm, whatever type the model's norms are."""
 
-    kind = "norms"
+    category = "norms"
     reads = ("{role}.weight", "{role}.bias")
     role: str
     eps: float
@@ -53,15 +53,15 @@ class LayerNorm(Indexing):
 class Candidates(Indexing):
     """The candidates of an indexer: the cached keys x, or a summary of each `size` of them; nothing if all are visible.
 
-    of: "keys", "values" (the keys are cached in place of values), "blocks", "means", "weighted means", "entries". most:
-    how many are visible.
+    of: "keys", "values" (the keys are cached in place of values), "blocks", "means", "weighted means", "entries".
+    top_k: how many are visible.
     """
 
     gives_rows = False
     rows_given = "some"
     reads = ("indexer.k_norm.weight", "indexer_compressor_ape.weight")
     of: str
-    most: int
+    top_k: int
     size: int = 1
 
 
@@ -72,7 +72,7 @@ class OnlyIf(Operation):
     gives_rows = False
     rows_given = "some"
     is_view = True
-    kind = "attention"
+    category = "attention"
     x: Value
     candidates: Value
 
@@ -81,7 +81,7 @@ class OnlyIf(Operation):
 class IndexerScores(Operation):
     """The sum of relu(x k) of heads, each times its weight, for each candidate k; -inf for those after a token."""
 
-    kind = "attention"
+    category = "attention"
     gives_rows = False
     x: Value
     candidates: Value
@@ -93,7 +93,7 @@ class IndexerScores(Operation):
 class BlockScores(Operation):
     """The best x k of each block of keys for each head; the last `local` blocks come first."""
 
-    kind = "attention"
+    category = "attention"
     gives_rows = False
     x: Value
     candidates: Value
@@ -109,10 +109,10 @@ class TopKeys(Operation):
     selection.
     """
 
-    kind = "attention"
+    category = "attention"
     gives_rows = False
     x: Value
-    most: int
+    top_k: int
     size: int = 1
     rest: bool = False
     heads: int = 1
@@ -122,7 +122,7 @@ class TopKeys(Operation):
 class RopeTail(Operation):
     """The last values of each head rotated, or (back) rotated back, without YaRN's attention factor (DeepSeek V4)."""
 
-    kind = "attention"
+    category = "attention"
     x: Value
     own: LayerHParams
     back: bool = False
@@ -146,7 +146,7 @@ class CompressedAttention(Operation):
     chosen: of entries, None for all.
     """
 
-    kind = "attention"
+    category = "attention"
     reads = ("attn_sinks.weight",)
     q: Value
     k: Value
@@ -160,7 +160,7 @@ class CompressedAttention(Operation):
 class BlockAttention(Operation):
     """Attention of a block to all of itself and the keys before it (a draft model's)."""
 
-    kind = "attention"
+    category = "attention"
     q: Value
     k: Value
     layer: Layer
@@ -170,7 +170,7 @@ class BlockAttention(Operation):
 class GroupedLinear(Operation):
     """Each group of the values of x times its own rows."""
 
-    kind = "products"
+    category = "products"
     reads = ("{role}.weight",)
     x: Value
     layer: Layer

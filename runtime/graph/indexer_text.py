@@ -8,7 +8,7 @@ from .. import ops
 from ..arrays import Floats
 from ..layer import ForwardContext
 from ..mixers import compressed_attention, indexer
-from ..mixers.attention import attend
+from ..mixers.attention import AttentionOptions, attend
 from . import indexer_operations as op
 from .read import Read, computes
 
@@ -42,11 +42,11 @@ def _layer_norm(forward: ForwardContext, o: op.LayerNorm, read: Read) -> Floats:
 def _candidates(forward: ForwardContext, o: op.Candidates, read: Read) -> Floats | None:
     given = read(o.x)
     if o.of == "entries":
-        return given if given.shape[1] > o.most else None
+        return given if given.shape[1] > o.top_k else None
     kept: Floats = given.values if o.of in ("values", "weighted means") else given.keys
     kept = kept.reshape(forward.texts, -1, kept.shape[2])
     count = kept.shape[1] // o.size if o.of != "blocks" else -(-kept.shape[1] // o.size)
-    if count <= o.most:
+    if count <= o.top_k:
         return None
     if o.of == "means":
         return indexer.pooled(forward, o.layer, kept, o.size)
@@ -72,7 +72,7 @@ def _block_scores(forward: ForwardContext, o: op.BlockScores, read: Read) -> Flo
 @computes(op.TopKeys)
 def _top_keys(forward: ForwardContext, o: op.TopKeys, read: Read) -> Floats:
     """Return the mask of selected keys of each text, (texts, heads, tokens, keys)."""
-    hidden = indexer.hidden_but_best(forward, read(o.x), o.most, o.size if o.rest else 0)
+    hidden = indexer.hidden_but_best(forward, read(o.x), o.top_k, o.size if o.rest else 0)
     if o.size > 1:
         hidden = np.repeat(hidden, o.size, axis=3)[..., : int(forward.positions[-1]) + 1]
     return np.repeat(hidden, o.heads, axis=1) if o.heads > 1 else hidden
@@ -105,9 +105,7 @@ def _block_attention(forward: ForwardContext, o: op.BlockAttention, read: Read) 
         keys,
         q_positions=forward.positions,
         scale=own.attention_scale,
-        window=own.window,
-        causal=False,
-        sinks=o.layer.array("attn_sinks.weight"),
+        options=AttentionOptions(window=own.window, causal=False, sinks=o.layer.array("attn_sinks.weight")),
         threads=forward.threads,
     )
     return mixed.reshape(q.shape)

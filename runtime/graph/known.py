@@ -49,12 +49,12 @@ _ALONG = (op.Clamp, op.Columns, op.HeadNorm, op.PlainNorm, op.Rope, op.ScaleQuer
 
 def is_known(network: Network, graph: Graph, region: Region) -> bool:
     """Return whether the region only holds what its writer knows."""
-    if region.kind in WHOLE:
+    if region.type in WHOLE:
         return True
     nodes = graph.nodes[region.start : region.stop]
-    if not all(knows(TABLES[region.kind](network, region.layer), region.layer, node.operation) for node in nodes):
+    if not all(knows(TABLES[region.type](network, region.layer), region.layer, node.operation) for node in nodes):
         return False
-    return ORDERS[region.kind](network, region.layer, nodes)
+    return ORDERS[region.type](network, region.layer, nodes)
 
 
 def knows(table: Table, layer: Layer, operation: Operation) -> bool:
@@ -142,12 +142,12 @@ def experts_table(network: Network, layer: Layer) -> Table:
 def _is_attention(network: Network, layer: Layer, nodes: Sequence[Node]) -> bool:
     """Return whether queries, keys and values take the steps that the writer assumes, with one result."""
     spec, made = attention_spec(network, layer.index), {node.value.number: node.operation for node in nodes}
-    kind = op.Attention if spec.keeps else op.SharedAttention
-    mixed = [node.operation for node in nodes if isinstance(node.operation, kind)]
-    behind = [node.operation for node in nodes if isinstance(node.operation, (op.ScaleByGate, op.Norm))]
+    attention_type = op.Attention if spec.keeps else op.SharedAttention
+    mixed = [node.operation for node in nodes if isinstance(node.operation, attention_type)]
+    following = [node.operation for node in nodes if isinstance(node.operation, (op.ScaleByGate, op.Norm))]
     gates = ("attn_gate.weight" in layer or "gates" in spec.steps) and spec.keeps
     wanted = [op.ScaleByGate] * gates + [op.Norm] * (spec.keeps and "attn_sub_norm.weight" in layer)
-    if len(mixed) != 1 or [type(each) for each in behind] != wanted:
+    if len(mixed) != 1 or [type(each) for each in following] != wanted:
         return False
     heads = {"attn_q": mixed[0].q}
     if isinstance(mixed[0], op.Attention):
@@ -198,7 +198,7 @@ def _is_latent_attention(network: Network, layer: Layer, nodes: Sequence[Node]) 
         op.ScaleByGate: int(gates),
         op.Norm: sum(f"{norm}.weight" in layer or norm in layer for norm in norms),
     }
-    return all(counts[kind] == count for kind, count in wanted.items())
+    return all(counts[operation] == count for operation, count in wanted.items())
 
 
 def _is_experts(network: Network, layer: Layer, nodes: Sequence[Node]) -> bool:
@@ -206,7 +206,7 @@ def _is_experts(network: Network, layer: Layer, nodes: Sequence[Node]) -> bool:
     gated = shared and "ffn_gate_inp_shexp.weight" in layer
     wanted = {op.TopExperts: 1, op.Experts: 1, op.Combine: int(shared), op.ScaleByGate: int(gated)}
     activations = counts[op.Activate] + counts[op.Gated]
-    return activations == shared and all(counts[kind] == count for kind, count in wanted.items())
+    return activations == shared and all(counts[operation] == count for operation, count in wanted.items())
 
 
 def _counts(nodes: Iterable[Node]) -> Counter[type[Operation]]:

@@ -1,6 +1,6 @@
 """A model's layers as operations, as the family declares them and by their optional tensors."""
 
-from archs.layer_kinds import Arrangement, Mixer
+from archs.layer_types import Arrangement, Mixer
 
 from .. import hrm
 from ..layer import Layer, Network
@@ -134,35 +134,35 @@ def write_layer(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _written(b: Builder, layer: Layer, x: Value) -> Value:
-    kind = b.network.kind(layer)
-    if kind.net == "channel_mix":
+    layer_type = b.network.layer_type(layer)
+    if layer_type.net == "channel_mix":
         return rwkv_layer(b, layer, x)
-    return ARRANGEMENTS[kind.arrangement](b, layer, x)
+    return ARRANGEMENTS[layer_type.arrangement](b, layer, x)
 
 
 def _sequential(b: Builder, layer: Layer, x: Value) -> Value:
     """Build a token mixer, then a net; each reads a norm of the residual stream and is added to it."""
     block, hparams = b.network.block, b.network.hparams
-    scale, eps, kind = float(hparams.residual_scale), block.post_norm_eps, b.network.kind(layer)
-    if kind.mixer == "none":  # in some hybrids a layer has only one part
+    scale, eps, layer_type = float(hparams.residual_scale), block.post_norm_eps, b.network.layer_type(layer)
+    if layer_type.mixer == "none":  # in some hybrids a layer has only one part
         x = b.kept(x)
-        if kind.net == "none":
+        if layer_type.net == "none":
             return x  # some layers are empty
         norm = "attn_norm" if has(layer, "attn_norm") else block.ffn_norm
         return b.add("l_out", op.Add(x, net(b, layer, b.norm(layer, norm, x), x), scale))
-    behind = hparams.post_norm
-    mixed = token_mixer(b, layer, x if behind else b.norm(layer, "attn_norm", x))
-    mixed = b.norm(layer, "attn_norm", mixed, "attn_post_norm") if behind else mixed
+    post_norm = hparams.post_norm
+    mixed = token_mixer(b, layer, x if post_norm else b.norm(layer, "attn_norm", x))
+    mixed = b.norm(layer, "attn_norm", mixed, "attn_post_norm") if post_norm else mixed
     if block.ffn_norm != block.attn_post_norm:
         mixed = b.norm_if_there(layer, block.attn_post_norm, mixed, "attn_post_norm", eps)
     with_input = has(layer, "inp_gate")
     before = b.kept(x) if block.router_reads == "layer_input" else None
-    x = b.add("l_out" if kind.net == "none" else "ffn_inp", op.Add(x, mixed, scale))
+    x = b.add("l_out" if layer_type.net == "none" else "ffn_inp", op.Add(x, mixed, scale))
     x = _norm_of_sum(b, layer, "attn_output_norm", x if with_input else b.kept(x))
-    if kind.net == "none":
+    if layer_type.net == "none":
         return x
-    given = net(b, layer, x if behind else b.norm(layer, block.ffn_norm, x, "ffn_norm"), x, before)
-    given = b.norm(layer, block.ffn_norm, given, "ffn_post_norm") if behind else given
+    given = net(b, layer, x if post_norm else b.norm(layer, block.ffn_norm, x, "ffn_norm"), x, before)
+    given = b.norm(layer, block.ffn_norm, given, "ffn_post_norm") if post_norm else given
     for role in dict.fromkeys(("post_ffw_norm", block.ffn_post_norm)):
         given = b.norm_if_there(layer, role, given, "ffn_post_norm", eps)
     x = _norm_of_sum(b, layer, "layer_output_norm", b.add("l_out", op.Add(x, given, scale)))
@@ -196,12 +196,12 @@ def _parallel(b: Builder, layer: Layer, x: Value) -> Value:
 
 def _from_normed(b: Builder, layer: Layer, x: Value) -> Value:
     """Build parts whose residual is their normed input, times a constant."""
-    scale, kind = float(b.network.hparams.residual_scale), b.network.kind(layer)
-    if kind.mixer != "none":
+    scale, layer_type = float(b.network.hparams.residual_scale), b.network.layer_type(layer)
+    if layer_type.mixer != "none":
         normed = b.norm(layer, "attn_norm", x)
         x = b.add("ffn_inp", op.Add(token_mixer(b, layer, normed), normed, scale))
     x = b.kept(x)
-    if kind.net == "none":
+    if layer_type.net == "none":
         return x
     normed = b.norm(layer, b.network.block.ffn_norm, x, "ffn_norm")
     return b.add("l_out", op.Add(net(b, layer, normed, x), normed, scale))
@@ -261,13 +261,13 @@ def _in_copies(b: Builder, layer: Layer, x: Value) -> Value:
     x = b.add("ffn_inp", op.Scale(both, 1 / 2**0.5))
     given = net(b, layer, b.norm(layer, "ffn_norm", x), x)
     x = b.add("ffn_out_added", op.Add(x, b.norm(layer, "post_ffw_norm", given, "ffn_post_norm")))
-    found, first = correct_copies(b, layer, expected, now, x)
-    return b.add("l_out", AddToOthers(found, layer_input(b, layer, first)))
+    corrected, first = correct_copies(b, layer, expected, now, x)
+    return b.add("l_out", AddToOthers(corrected, layer_input(b, layer, first)))
 
 
 def token_mixer(b: Builder, layer: Layer, x: Value) -> Value:
     """Return the output of the layer's token mixer."""
-    mixer = b.network.kind(layer).mixer
+    mixer = b.network.layer_type(layer).mixer
     if mixer == "attention+mamba2":
         return b.add("layer_out", op.Add(_recurrent(b, layer, x, mamba2), attention(b, layer, x)))
     if mixer in RECURRENT:

@@ -53,15 +53,15 @@ def kimi_delta(b: Builder, layer: Layer, x: Value) -> Value:
     """Build Kimi's delta attention (KDA): every channel of a key has its own decay."""
     keys, start, heads = b.network.keys, len(b.nodes), b.numbers(layer).heads
     size = int(keys.need("kda.head_dim"))
-    q, k, v = (b.linear(layer, f"attn_{kind}", x, f"{kind.upper()}cur") for kind in "qkv")
+    q, k, v = (b.linear(layer, f"attn_{name}", x, f"{name.upper()}cur") for name in "qkv")
     mixed = b.add("qkv_mixed", op.Concat(b.add("qk_mixed", op.Concat(q, k)), v))
-    taps = tuple(f"ssm_conv1d_{kind}" for kind in "qkv")
+    taps = tuple(f"ssm_conv1d_{name}" for name in "qkv")
     mixed = b.add("conv_output_raw", rec.Convolution(mixed, layer, taps))
     activation = "silu" if b.network.hparams.activation == "situ" else b.network.hparams.activation
     mixed, wide = b.add("conv_output_silu", op.Activate(mixed, activation)), heads * size
     q, k, v = (
-        b.add(f"{kind}_conv", op.Columns(mixed, i * wide, i * wide + wide, (heads, size)))
-        for i, kind in enumerate("qkv")
+        b.add(f"{name}_conv", op.Columns(mixed, i * wide, i * wide + wide, (heads, size)))
+        for i, name in enumerate("qkv")
     )
     q, k = b.add("q_scaled", op.Scale(_unit(b, "q", q), size**-0.5)), _unit(b, "k", k)
     steps = b.add("g1_biased", op.AddWeight(_narrowed(b, layer, "ssm_f", x, "g1"), layer, "ssm_dt.bias"))

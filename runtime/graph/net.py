@@ -14,15 +14,15 @@ def net(b: Builder, layer: Layer, x: Value, residual: Value, layer_input: Value 
     """Build the feed-forward net of a layer over x. residual: the input of the norm that gave x. layer_input: which a
     router may read.
     """
-    kind = b.network.kind(layer).net
+    net_type = b.network.layer_type(layer).net
     if has(layer, "post_ffw_norm_1"):
         one = b.norm(layer, "post_ffw_norm_1", dense(b, layer, x), "ffn_post_norm_1")
-        if kind == "dense":
+        if net_type == "dense":
             return one
         other = experts(b, layer, b.norm(layer, "pre_ffw_norm_2", residual, "ffn_pre_norm_2"), residual)
         return b.add("ffn_out", op.Add(one, b.norm(layer, "post_ffw_norm_2", other, "ffn_post_norm_2")))
-    if kind != "dense":
-        return _experts_and_net(b, layer, x, x if layer_input is None else layer_input, kind == "experts+dense")
+    if net_type != "dense":
+        return _experts_and_net(b, layer, x, x if layer_input is None else layer_input, net_type == "experts+dense")
     if b.predicts:
         return b.add("ffn_out", op.PredictedNet(x, residual, layer))
     return dense(b, layer, x)

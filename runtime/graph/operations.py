@@ -44,12 +44,12 @@ def _product(shape: Shape) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """kind: the kind of work in a profile. overwrites: the input whose memory the result may take. is_view: the result
-    shares memory with the input x. gives_rows: the result is numbers of each token. rows_given: which rows the result
-    has, "" for those of the first input. reads: tensors of the layer that it reads, if they exist.
+    """category: the line of a profile that counts it. overwrites: the input whose memory the result may take. is_view:
+    the result shares memory with the input x. gives_rows: the result is numbers of each token. rows_given: which rows
+    the result has, "" for those of the first input. reads: tensors of the layer that it reads, if they exist.
     """
 
-    kind: ClassVar[str] = "sums and scales"
+    category: ClassVar[str] = "sums and scales"
     overwrites: ClassVar[str] = ""
     is_view: ClassVar[bool] = False
     gives_rows: ClassVar[bool] = True
@@ -108,7 +108,7 @@ class KeepRows(Operation):
 class Linear(Operation):
     """y = W x (* scale + bias), with active adapters, and separate weights for image tokens."""
 
-    kind = "products"
+    category = "products"
     x: Value
     layer: Layer
     role: str
@@ -136,7 +136,7 @@ class Linear(Operation):
 class ExpertLinear(Operation):
     """y = W x of one matrix of a stacked weight (experts, rows, width)."""
 
-    kind = "products"
+    category = "products"
     reads = ("{role}.weight",)
     x: Value
     layer: Layer
@@ -156,7 +156,7 @@ class ExpertLinear(Operation):
 class Adapted(Operation):
     """A part of a fused product with the additions of that part's adapters. x: the product's input."""
 
-    kind = "products"
+    category = "products"
     overwrites = "part"
     reads = ("{role}.lora_a", "{role}.lora_b")
     part: Value
@@ -172,7 +172,7 @@ class Norm(Operation):
     eps: 0 for the model's. Source: Zhang and Sennrich 2019.
     """
 
-    kind = "norms"
+    category = "norms"
     reads = ("{role}.weight", "{role}", "{role}.bias")
     x: Value
     layer: Layer
@@ -190,7 +190,7 @@ class Norm(Operation):
 class PlainNorm(Operation):
     """RMS norm without weights over the last axis."""
 
-    kind = "norms"
+    category = "norms"
     x: Value
     eps: float
 
@@ -201,7 +201,7 @@ class HeadNorm(Operation):
     together.
     """
 
-    kind = "norms"
+    category = "norms"
     reads = ("{role}.weight", "{role}.bias")
     x: Value
     layer: Layer
@@ -316,7 +316,7 @@ class Reshape(Operation):
 class Columns(Operation):
     """Columns start … stop of the last axis. shape of the result: (stop - start,), or heads of `split`."""
 
-    kind = "attention"
+    category = "attention"
     x: Value
     start: int
     stop: int
@@ -342,7 +342,7 @@ class Clamp(Operation):
 class Activate(Operation):
     """activation(x); "sigmoid", "softplus", "tanh" and "exp" are among them."""
 
-    kind = "activations"
+    category = "activations"
     overwrites = "x"
     x: Value
     activation: str
@@ -356,7 +356,7 @@ class Gated(Operation):
     Source: Shazeer 2020, "GLU Variants Improve Transformer".
     """
 
-    kind = "activations"
+    category = "activations"
     overwrites = "gate"
     gate: Value
     up: Value
@@ -376,7 +376,7 @@ class Gated(Operation):
 class SparseGate(Operation):
     """relu(x - (mean + deviations * std)): only outliers pass (Gemma 3n)."""
 
-    kind = "activations"
+    category = "activations"
     x: Value
     deviations: float
 
@@ -385,7 +385,7 @@ class SparseGate(Operation):
 class ScaleByGate(Operation):
     """x times the sigmoid (or softplus) of a gate: one for each value, or one for each head."""
 
-    kind = "activations"
+    category = "activations"
     overwrites = "x"
     x: Value
     gate: Value
@@ -404,7 +404,7 @@ class ScaleByGate(Operation):
 class Rope(Operation):
     """Rotary embedding of heads (Su et al. 2021), by the layer's base, width and scaling."""
 
-    kind = "rotation"
+    category = "rotation"
     overwrites = "x"
     x: Value
     own: LayerHParams
@@ -432,7 +432,7 @@ class Attention(Operation):
     indexer's selected keys. Source: Vaswani et al. 2017; Ainslie et al. 2023 for groups.
     """
 
-    kind = "attention"
+    category = "attention"
     reads = ("attn_sinks.weight",)
     q: Value
     k: Value
@@ -456,7 +456,7 @@ class Attention(Operation):
 class SharedAttention(Operation):
     """Attention of queries to the keys and values of an earlier layer (Gemma 3n and 4)."""
 
-    kind = "attention"
+    category = "attention"
     q: Value
     own: LayerHParams
 
@@ -468,7 +468,7 @@ class SharedAttention(Operation):
 class PerHead(Operation):
     """Each head times its own matrix, of a weight (heads, out, width): (heads, out)."""
 
-    kind = "products"
+    category = "products"
     reads = ("{role}.weight",)
     x: Value
     layer: Layer
@@ -485,7 +485,7 @@ class PerHead(Operation):
 class Concat(Operation):
     """x and y concatenated in the last axis; a single head of y is repeated for all heads of x."""
 
-    kind = "attention"
+    category = "attention"
     x: Value
     y: Value
 
@@ -505,7 +505,7 @@ class LatentAttention(Operation):
     report (arXiv 2405.04434), section 2.1.
     """
 
-    kind = "attention"
+    category = "attention"
     reads = ("attn_sinks.weight",)
     q: Value
     k: Value
@@ -523,7 +523,7 @@ class LatentAttention(Operation):
 class WidenedAttention(Operation):
     """Attention of heads with keys and values made from one latent: (heads * value width)."""
 
-    kind = "attention"
+    category = "attention"
     q: Value
     k: Value
     v: Value
@@ -543,7 +543,7 @@ class WidenedAttention(Operation):
 class DownByNeuron(Operation):
     """y = x W of a weight that has a row for each neuron (PowerInfer)."""
 
-    kind = "products"
+    category = "products"
     reads = ("ffn_down_t.weight", "ffn_down_t.bias")
     x: Value
     layer: Layer
@@ -559,7 +559,7 @@ class DownByNeuron(Operation):
 class PredictedNet(Operation):
     """down(relu(gate x) * up x) over the neurons that the file's predictor selects for the residual stream."""
 
-    kind = "products"
+    category = "products"
     x: Value
     residual: Value
     layer: Layer
@@ -573,7 +573,7 @@ class PredictedNet(Operation):
 class Routing(Operation):
     """A step from a router's input to the experts chosen for each token, and their weights."""
 
-    kind = "experts: routing and sums"
+    category = "experts: routing and sums"
     x: Value
 
 
@@ -710,7 +710,7 @@ class Experts(Routing):
 class Combine(Operation):
     """The combined output of routed experts and a shared one, by the family's function."""
 
-    kind = "experts: routing and sums"
+    category = "experts: routing and sums"
     overwrites = "routed"
     routed: Value
     shared: Value
@@ -820,7 +820,7 @@ class Logits(Operation):
     softcap: cap * tanh(x / cap), None for nothing (Gemma 2).
     """
 
-    kind = "vocabulary"
+    category = "vocabulary"
     x: Value
     outside: Layer
     tied: bool

@@ -11,7 +11,7 @@ from .operations import Operation, Value
 
 Values = dict[int, Any]
 Compute = Callable[[ForwardContext, Any, "Read"], Any]
-Kind = TypeVar("Kind", bound=Operation)
+Op = TypeVar("Op", bound=Operation)
 
 COMPUTE: dict[type[Operation], Compute] = {}
 
@@ -56,12 +56,12 @@ class Read:
 
 
 def computes(
-    *kinds: type[Kind],
-) -> Callable[[Callable[[ForwardContext, Kind, Read], Any]], Callable[[ForwardContext, Kind, Read], Any]]:
+    *types: type[Op],
+) -> Callable[[Callable[[ForwardContext, Op, Read], Any]], Callable[[ForwardContext, Op, Read], Any]]:
     """Register a function that computes operations of these types."""
 
-    def entered(function: Callable[[ForwardContext, Kind, Read], Any]) -> Callable[[ForwardContext, Kind, Read], Any]:
-        COMPUTE.update(dict.fromkeys(kinds, function))
+    def entered(function: Callable[[ForwardContext, Op, Read], Any]) -> Callable[[ForwardContext, Op, Read], Any]:
+        COMPUTE.update(dict.fromkeys(types, function))
         return function
 
     return entered

@@ -17,7 +17,7 @@ from .operations import Operation, Shape, Value, tensors_of
 class Recurrent(Operation):
     """A step of such a layer. x: a value of the result's shape."""
 
-    kind = "recurrence and convolution"
+    category = "recurrence and convolution"
     x: Value
     layer: Layer
 
@@ -129,7 +129,7 @@ class Wkv7(Recurrent):
 
 
 @dataclass(frozen=True, eq=False)
-class ReadItself(Recurrent):
+class CurrentTokenBonus(Recurrent):
     """sum(r k weight) x of each head: a token's reading of itself (RWKV). role: "" for no weights."""
 
     reads = ("{role}.weight",)
@@ -167,17 +167,17 @@ class MixValues(Recurrent):
 class L2Norm(Operation):
     """Heads scaled to length one: x / sqrt(sum(x²) + eps), or (`is_least`) x / max(length, eps)."""
 
-    kind = "norms"
+    category = "norms"
     x: Value
     eps: float
-    is_least: bool = False
+    eps_is_minimum: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class GroupNorm(Operation):
     """RMS norm (layer norm where `centered`) of groups of this width, all of x."""
 
-    kind = "norms"
+    category = "norms"
     reads = ("{role}.weight", "{role}.bias")
     x: Value
     layer: Layer
@@ -191,7 +191,7 @@ class GroupNorm(Operation):
 class RepeatHeads(Operation):
     """As many heads as asked for: each repeated several times in a row, or (`in_turns`) all one after another again."""
 
-    kind = "recurrence and convolution"
+    category = "recurrence and convolution"
     x: Value
     heads: int
     in_turns: bool = False

@@ -68,8 +68,8 @@ def _wkv7(forward: ForwardContext, o: op.Wkv7, read: Read) -> Floats:
     return scan_values(forward, o.layer, wkv7_heads, o.k.shape[-1], *map(read, (o.x, o.r, o.k, o.w, o.a, o.b)))
 
 
-@computes(op.ReadItself)
-def _read_itself(forward: ForwardContext, o: op.ReadItself, read: Read) -> Floats:
+@computes(op.CurrentTokenBonus)
+def _current_token_bonus(forward: ForwardContext, o: op.CurrentTokenBonus, read: Read) -> Floats:
     scores: Floats = read(o.r) * read(o.k)
     if o.role:
         scores *= o.layer.need_array(f"{o.role}.weight").reshape(-1, o.k.shape[-1])
@@ -102,7 +102,7 @@ def _mix_values(forward: ForwardContext, o: op.MixValues, read: Read) -> Floats:
 @computes(op.L2Norm)
 def _l2_norm(forward: ForwardContext, o: op.L2Norm, read: Read) -> Floats:
     x, eps = read(o.x), np.float32(o.eps)
-    if o.is_least:
+    if o.eps_is_minimum:
         unit: Floats = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), eps)
     else:
         unit = x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True, dtype=np.float32) + eps)

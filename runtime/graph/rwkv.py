@@ -13,8 +13,8 @@ from .builder import Builder
 from .operations import Value
 
 HEAD_EPS = 64e-5  # of the norm of a head's output, whatever the model's is
-LEAST_LENGTH = 1e-12  # of a key, as a divisor
-SLOWEST = -math.exp(-0.5)  # the logarithm of the least factor of RWKV 7's states
+MIN_LENGTH = 1e-12  # of a key, as a divisor
+SLOWEST = -math.exp(-0.5)  # the logarithm of the minimum factor of RWKV 7's states
 
 
 def rwkv_layer(b: Builder, layer: Layer, x: Value) -> Value:
@@ -49,7 +49,7 @@ def time_mix(b: Builder, layer: Layer, x: Value) -> Value:
     """Return the layer's mix of earlier tokens."""
     start, size = len(b.nodes), int(b.network.keys.need("wkv.head_size"))
     difference = b.add("time_mix_sx", rec.TokenShift(x, layer))
-    mix = _time_mix7 if b.network.kind(layer).mixer == "rwkv7" else _time_mix6
+    mix = _time_mix7 if b.network.layer_type(layer).mixer == "rwkv7" else _time_mix6
     y = mix(b, layer, x, difference, size)
     return b.enclose("time mix", layer, start, (x,), b.linear(layer, "time_mix_output", y, "time_mix_out"))
 
@@ -58,7 +58,7 @@ def _time_mix7(b: Builder, layer: Layer, x: Value, difference: Value, size: int)
     """Build RWKV 7's mix: a state answers to a key, and takes back part of that, channel by channel."""
     fused = "time_mix_lerp_fused"
     xr, xw, xk, xv, xa = (
-        b.add(f"time_mix_x{kind}", rec.Lerp(x, layer, difference, fused, i)) for i, kind in enumerate("rwkva")
+        b.add(f"time_mix_x{name}", rec.Lerp(x, layer, difference, fused, i)) for i, name in enumerate("rwkva")
     )
     r = _heads(b, "time_mix_r_heads", b.linear(layer, "time_mix_receptance", xr, "time_mix_r"), size)
     k, v = b.linear(layer, "time_mix_key", xk, "time_mix_k"), b.linear(layer, "time_mix_value", xv, "time_mix_v")
@@ -71,13 +71,13 @@ def _time_mix7(b: Builder, layer: Layer, x: Value, difference: Value, size: int)
         share = b.add("time_mix_v_sigmoid", op.Activate(_narrowed(b, layer, "v", xv), "sigmoid"))
         v = b.add("time_mix_v_mixed", rec.MixValues(v, layer, share))
     kk = _heads(b, "time_mix_kk_heads", b.add("time_mix_kk", op.ScaleBy(k, layer, "time_mix_k_k.weight")), size)
-    kk = b.add("time_mix_kk_l2_norm", rec.L2Norm(kk, LEAST_LENGTH, is_least=True))
+    kk = b.add("time_mix_kk_l2_norm", rec.L2Norm(kk, MIN_LENGTH, eps_is_minimum=True))
     rate = b.add("time_mix_ka", op.ScaleBy(b.add("time_mix_a_less", op.Offset(a, -1.0)), layer, "time_mix_k_a.weight"))
     k = b.add("time_mix_k_rated", op.Multiply(b.add("time_mix_k_rate", op.Offset(rate, 1.0)), k))
     k, v, w, a = (_heads(b, f"time_mix_{n}_heads", part, size) for n, part in zip("kvwa", (k, v, w, a), strict=True))
     removed, added = b.add("time_mix_kk_neg", op.Scale(kk, -1.0)), b.add("time_mix_kka", op.Multiply(kk, a))
     y = _head_norm(b, layer, b.add("wkv_output", rec.Wkv7(v, layer, r, w, k, removed, added)))
-    y = b.add("time_mix_y", op.Add(y, b.add("time_mix_rk", rec.ReadItself(v, layer, r, k, "time_mix_r_k"))))
+    y = b.add("time_mix_y", op.Add(y, b.add("time_mix_rk", rec.CurrentTokenBonus(v, layer, r, k, "time_mix_r_k"))))
     y = b.add("time_mix_y_flat", op.Reshape(y, (x.width,)))
     if "time_mix_g1.weight" in layer:
         xg = b.add("time_mix_xg", rec.Lerp(x, layer, difference, fused, 5))
@@ -108,14 +108,14 @@ def _time_mix6(b: Builder, layer: Layer, x: Value, difference: Value, size: int)
     if k.shape != r.shape:
         k, v = (b.add(f"time_mix_{n}_all", rec.RepeatHeads(each, r.shape[0])) for n, each in (("k", k), ("v", v)))
     if "time_mix_first.weight" in layer:
-        y, own = rec.Wkv(v, layer, r, k, w), rec.ReadItself(v, layer, r, k, "time_mix_first")
+        y, own = rec.Wkv(v, layer, r, k, w), rec.CurrentTokenBonus(v, layer, r, k, "time_mix_first")
         both = b.add("time_mix_y", op.Add(b.add("wkv_output", y), b.add("time_mix_rk", own)))
         normed = b.add("time_mix_y_flat", op.Reshape(_head_norm(b, layer, both), (r.width,)))
         return b.add("time_mix_gated", op.Gated(gate, normed, "silu"))
     rest = b.add("time_mix_w_rest", op.Offset(b.add("time_mix_w_negative", op.Scale(w, -1.0)), 1.0))
     k = b.add("time_mix_k_rest", op.Multiply(rest, k))
     again = b.add("time_mix_rw", op.Multiply(r, w))  # reads what has already decayed once more
-    read, own = b.add("wkv_output", rec.Wkv(v, layer, again, k, w)), rec.ReadItself(v, layer, r, k, "")
+    read, own = b.add("wkv_output", rec.Wkv(v, layer, again, k, w)), rec.CurrentTokenBonus(v, layer, r, k, "")
     both = b.add("time_mix_y", op.Add(read, b.add("time_mix_rk", own)))
     both = b.add("time_mix_y_flat", op.Reshape(b.add("time_mix_y_scaled", op.Scale(both, size**-0.5)), (r.width,)))
     return b.add("time_mix_gated", op.ScaleByGate(both, gate))
@@ -125,22 +125,22 @@ def _mixed_by_token(b: Builder, layer: Layer, x: Value, difference: Value) -> li
     """Return the inputs of five projections: a low-rank net of the token adds to the share of the difference."""
     mixed = b.add("time_mix_xxx", rec.Lerp(x, layer, difference, "time_mix_lerp_x"))
     inner = b.add("time_mix_w1_tanh", op.Activate(b.linear(layer, "time_mix_w1", mixed), "tanh"))
-    rank, found, fused = inner.width // 5, [], "time_mix_lerp_fused.weight" in layer
-    for i, kind in enumerate("wkvrg"):  # older files store shares one by one
-        part = b.add(f"time_mix_w1_{kind}", op.Columns(inner, i * rank, i * rank + rank))
-        more = b.add(f"time_mix_m{kind}", op.ExpertLinear(part, layer, "time_mix_w2", i))
-        role, row = ("time_mix_lerp_fused", i) if fused else (f"time_mix_lerp_{kind}", 0)
-        found.append(b.add(f"time_mix_x{kind}", rec.Lerp(x, layer, difference, role, row, more)))
-    return found
+    rank, inputs, fused = inner.width // 5, [], "time_mix_lerp_fused.weight" in layer
+    for i, name in enumerate("wkvrg"):  # older files store shares one by one
+        part = b.add(f"time_mix_w1_{name}", op.Columns(inner, i * rank, i * rank + rank))
+        more = b.add(f"time_mix_m{name}", op.ExpertLinear(part, layer, "time_mix_w2", i))
+        role, row = ("time_mix_lerp_fused", i) if fused else (f"time_mix_lerp_{name}", 0)
+        inputs.append(b.add(f"time_mix_x{name}", rec.Lerp(x, layer, difference, role, row, more)))
+    return inputs
 
 
-def _narrowed(b: Builder, layer: Layer, kind: str, x: Value, between: str = "") -> Value:
+def _narrowed(b: Builder, layer: Layer, name: str, x: Value, between: str = "") -> Value:
     """Return the pair of low-rank matrices of this type, with a bias."""
-    inner = b.linear(layer, f"time_mix_{kind}1", x)
+    inner = b.linear(layer, f"time_mix_{name}1", x)
     if between:
-        inner = b.add(f"time_mix_{kind}_{between}", op.Activate(inner, between))
-    wide = b.linear(layer, f"time_mix_{kind}2", inner)
-    return b.add(f"time_mix_{kind}_biased", op.AddWeight(wide, layer, f"time_mix_{kind}0.weight"))
+        inner = b.add(f"time_mix_{name}_{between}", op.Activate(inner, between))
+    wide = b.linear(layer, f"time_mix_{name}2", inner)
+    return b.add(f"time_mix_{name}_biased", op.AddWeight(wide, layer, f"time_mix_{name}0.weight"))
 
 
 def _heads(b: Builder, name: str, x: Value, size: int) -> Value:

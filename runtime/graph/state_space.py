@@ -45,9 +45,9 @@ def mamba2(b: Builder, layer: Layer, x: Value) -> Value:
     if "ssm_dt.bias" in layer:
         dt = b.add("mamba_dt_biased", op.AddWeight(dt, layer, "ssm_dt.bias"))
     dt = b.add("mamba_dt_softplus", op.Activate(dt, "softplus"))
-    least, most = (float(keys.get(f"ssm.time_step_{end}")) for end in ("min", "max"))
-    if (least, most) != (0.0, float("inf")):
-        dt = b.add("mamba_dt_clamped", op.Clamp(dt, most, least))
+    low, high = (float(keys.get(f"ssm.time_step_{end}")) for end in ("min", "max"))
+    if (low, high) != (0.0, float("inf")):
+        dt = b.add("mamba_dt_clamped", op.Clamp(dt, high, low))
     y = _heads_with_inputs(b, layer, inputs, (dt, B, C))
     return b.enclose("mamba2", layer, start, (x,), _out(b, layer, _gated(b, layer, y, gate)))
 

@@ -10,7 +10,7 @@ from ..layer import ForwardContext
 from . import stream_operations as op
 from .read import Read, computes
 
-LEAST_SQUARE = np.float32(1e-5)  # of a copy that is scaled
+MIN_SQUARE = np.float32(1e-5)  # of a copy that is scaled
 
 
 @computes(op.Repeat)
@@ -43,12 +43,12 @@ def _balance_streams(forward: ForwardContext, o: op.BalanceStreams, read: Read) 
     scale, base = (o.layer.need_array(f"{o.role}_{name}.weight") for name in ("scale", "base"))
     start, eps = 2 * o.count, np.float32(o.eps)
     logits = read(o.x)[:, start:] * scale[2] + base[start:]
-    found: Floats = ops.softmax(logits.reshape(-1, o.count)).reshape(-1, o.count, o.count) + eps
-    found /= found.sum(axis=1, keepdims=True) + eps
+    weights: Floats = ops.softmax(logits.reshape(-1, o.count)).reshape(-1, o.count, o.count) + eps
+    weights /= weights.sum(axis=1, keepdims=True) + eps
     for _ in range(o.rounds - 1):
-        found /= found.sum(axis=2, keepdims=True) + eps
-        found /= found.sum(axis=1, keepdims=True) + eps
-    return found
+        weights /= weights.sum(axis=2, keepdims=True) + eps
+        weights /= weights.sum(axis=1, keepdims=True) + eps
+    return weights
 
 
 @computes(op.SumStreams)
@@ -82,7 +82,7 @@ def _stack(forward: ForwardContext, o: op.Stack, read: Read) -> Floats:
 def _as_long(forward: ForwardContext, o: op.AsLong, read: Read) -> Floats:
     x: Floats = read(o.x)
     wanted, own = (np.mean(v * v, axis=1, keepdims=True, dtype=np.float32) for v in (read(o.other), x))
-    return np.asarray(x * np.sqrt(wanted) / np.sqrt(np.maximum(own, LEAST_SQUARE)), np.float32)
+    return np.asarray(x * np.sqrt(wanted) / np.sqrt(np.maximum(own, MIN_SQUARE)), np.float32)
 
 
 @computes(op.AddToOthers)

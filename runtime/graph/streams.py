@@ -111,8 +111,8 @@ def end_copies(b: Builder, x: Value) -> Value:
 def predict_copies(b: Builder, layer: Layer, x: Value) -> tuple[Value, Value]:
     """Return the copies as predicted for a layer's end, and the one that the layer computes with."""
     active, count = int(b.network.keys.get("altup.active_idx")), x.width // b.network.hparams.width
-    kinds = _modalities(b, layer, _copy(b, "activated", x, active), "predict")
-    coefficients = b.linear(layer, "altup_predict_coef", kinds, split=(count, count))
+    modalities = _modalities(b, layer, _copy(b, "activated", x, active), "predict")
+    coefficients = b.linear(layer, "altup_predict_coef", modalities, split=(count, count))
     mixed = b.add("altup_mixed", streams.MixStreams(x, coefficients, to_first=True))
     expected = b.add("predictions", op.Add(x, mixed))
     return expected, _copy(b, "active_prediction", expected, active)
@@ -123,9 +123,9 @@ def correct_copies(b: Builder, layer: Layer, expected: Value, before: Value, aft
     coefficients = b.linear(layer, "altup_correct_coef", _modalities(b, layer, after, "correct"))
     shares = b.add("altup_correct_shares", op.Offset(coefficients, 1.0))
     changed = b.add("innovation", op.Add(after, before, -1.0))
-    found = b.add("corrected", streams.AddToStreams(expected, changed, shares))
-    one = _copy(b, "corrected_active", found, int(b.network.keys.get("altup.active_idx")))
-    return found, b.add("first_prediction", op.ScaleBy(one, layer, "altup_correct_scale.weight"))
+    corrected = b.add("corrected", streams.AddToStreams(expected, changed, shares))
+    one = _copy(b, "corrected_active", corrected, int(b.network.keys.get("altup.active_idx")))
+    return corrected, b.add("first_prediction", op.ScaleBy(one, layer, "altup_correct_scale.weight"))
 
 
 def _copy(b: Builder, name: str, x: Value, number: int) -> Value:

@@ -35,7 +35,7 @@ def run(graph: Graph, forward: ForwardContext, x: Floats, hooks: Mapping[int, Ho
         if isinstance(node.operation, op.Input):
             read.values[number] = x
         else:
-            with forward.timed(node.kind):
+            with forward.timed(node.category):
                 read.values[number] = computed(forward, node, read)
         if number in graph.checked:
             forward.finite(graph.checked[number], read.values[number])
@@ -167,8 +167,8 @@ def _gated(forward: ForwardContext, o: op.Gated, read: Read) -> Floats:
 @computes(op.SparseGate)
 def _sparse_gate(forward: ForwardContext, o: op.SparseGate, read: Read) -> Floats:
     gate: Floats = read(o.x)
-    least = gate.mean(axis=1, keepdims=True) + gate.std(axis=1, keepdims=True) * np.float32(o.deviations)
-    return ops.relu(gate - least)
+    threshold = gate.mean(axis=1, keepdims=True) + gate.std(axis=1, keepdims=True) * np.float32(o.deviations)
+    return ops.relu(gate - threshold)
 
 
 @computes(op.ScaleByGate)
@@ -292,7 +292,7 @@ def _expert_weights(forward: ForwardContext, o: op.ExpertWeights, read: Read) ->
 @computes(op.NormalizeWeights)
 def _normalize_weights(forward: ForwardContext, o: op.NormalizeWeights, read: Read) -> Floats:
     x = read.own(o.x)
-    x /= np.maximum(x.sum(axis=1, keepdims=True), experts.LEAST_SUM)
+    x /= np.maximum(x.sum(axis=1, keepdims=True), experts.MIN_SUM)
     return x
 
 

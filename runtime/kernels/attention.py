@@ -52,7 +52,7 @@ def multiply_tile(  # type: ignore[no-untyped-def]
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kinds = signature.args
+        types = signature.args
         a, a_at, a_stride, b, b_at, b_stride, b_apart, depth, out, out_at, out_stride, add = args
 
         def places(at: Any, stride: Any, count: int) -> list[Any]:
@@ -62,23 +62,23 @@ def multiply_tile(  # type: ignore[no-untyped-def]
         targets = [places(at, ir.Constant(INDEX, LANES), VECTORS) for at in places(out_at, out_stride, ROWS)]
 
         def begun(at: Any) -> Any:
-            before = load_at(context, builder, kinds[8], out, at, FLOATS)
+            before = load_at(context, builder, types[8], out, at, FLOATS)
             return cgutils.alloca_once_value(builder, builder.select(add, before, ir.Constant(FLOATS, [0.0] * LANES)))
 
         sums = [[begun(at) for at in own] for own in targets]
-        kind = ir.FunctionType(FLOATS, [FLOATS] * 3)
-        add_product = cgutils.get_or_insert_function(builder.module, kind, "llvm.fmuladd.v16f32")
+        function_type = ir.FunctionType(FLOATS, [FLOATS] * 3)
+        add_product = cgutils.get_or_insert_function(builder.module, function_type, "llvm.fmuladd.v16f32")
         with cgutils.for_range(builder, depth) as loop:
             row = builder.mul(loop.index, b_stride)
-            found = [load_at(context, builder, kinds[3], b, builder.add(at, row), FLOATS) for at in columns]
+            loaded = [load_at(context, builder, types[3], b, builder.add(at, row), FLOATS) for at in columns]
             for at, own in zip(rows, sums, strict=True):
-                value = load_at(context, builder, kinds[0], a, builder.add(at, loop.index), FLOAT)
+                value = load_at(context, builder, types[0], a, builder.add(at, loop.index), FLOAT)
                 value = splat(builder, value, FLOATS)
-                for column, total in zip(found, own, strict=True):
+                for column, total in zip(loaded, own, strict=True):
                     builder.store(builder.call(add_product, [value, column, builder.load(total)]), total)
         for own, totals in zip(targets, sums, strict=True):
             for at, total in zip(own, totals, strict=True):
-                store_at(context, builder, kinds[8], out, at, builder.load(total))
+                store_at(context, builder, types[8], out, at, builder.load(total))
         return context.get_dummy_value()
 
     index = nt.intp
@@ -154,9 +154,15 @@ def _among(j, first, last):  # type: ignore[no-untyped-def]
     return (number >= every_int(first)) & (number < every_int(last))
 
 
+@inlined
+def _seen_of_chunk(first, last, r, rows, heads, chunk):  # type: ignore[no-untyped-def]
+    begin, end = _seen(first, last, r, rows, heads)
+    return max(begin, chunk), min(end, chunk + KEYS)
+
+
 @kernel
 def mix(  # type: ignore[no-untyped-def]
-    found,
+    scores,
     stride,
     base,
     rows,
@@ -177,9 +183,9 @@ def mix(  # type: ignore[no-untyped-def]
     """Compute softmax(scores) times values, at out_at + query * out_stride + head * width; zeros for a query without
     keys.
 
-    found, stride, base: as from `scores`; weights overwrite them. sinks (heads,): logits that only add to the sum, -inf
-    for none. values: key j's begin at at + value_stride * j, width of them rounded up to a multiple of COLUMNS. mixed,
-    shares: scratch for a row of them and a number for each row.
+    scores, stride, base: as from `scores`; weights overwrite them. sinks (heads,): logits that only add to the sum,
+    -inf for none. values: key j's begin at at + value_stride * j, width of them rounded up to a multiple of COLUMNS.
+    mixed, shares: scratch for a row of them and a number for each row.
     """
     filled = -(-width // COLUMNS) * COLUMNS
     for r in range(0, rows, ROWS):
@@ -187,17 +193,16 @@ def mix(  # type: ignore[no-untyped-def]
         until = -(-end // LANES) * LANES
         for i in range(r, min(r + ROWS, rows)):
             query, row = i // heads, i * stride - base
-            shares[i] = _weigh(found, row, begin, until, first[query], last[query], sinks[i % heads])
+            shares[i] = _weigh(scores, row, begin, until, first[query], last[query], sinks[i % heads])
     for i in range(0, -(-rows // ROWS) * ROWS * filled, LANES):
         store(mixed, i, every(ZERO))
     for chunk in range(base, base + stride - LANES, KEYS):
         for r in range(0, rows, ROWS):
-            begin, end = _seen(first, last, r, rows, heads)
-            begin, end = max(begin, chunk), min(end, chunk + KEYS)
+            begin, end = _seen_of_chunk(first, last, r, rows, heads, chunk)
             if begin < end:
                 for c in range(0, filled, COLUMNS):
                     multiply_tile(
-                        found,
+                        scores,
                         r * stride - base + begin,
                         stride,
                         values,
@@ -210,9 +215,8 @@ def mix(  # type: ignore[no-untyped-def]
                         filled,
                         True,
                     )
-    whole = width // LANES * LANES
     for i in range(rows):
-        to = out_at + i // heads * out_stride + i % heads * width
+        whole, to = width // LANES * LANES, out_at + i // heads * out_stride + i % heads * width
         for c in range(0, whole, LANES):
             store(out, to + c, load(mixed, i * filled + c) * shares[i])
         for c in range(whole, width):

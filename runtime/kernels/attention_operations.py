@@ -1,10 +1,10 @@
 """Attention of one to eight tokens over the caches of their texts, as operations for `team.run`.
 
-Three operations follow one another, with a barrier after each. `prepare_heads` applies the steps on queries, keys and
-values (norms, rotation, factors), and writes keys and values to the caches. `attend` computes partial results: units of
-a part of the positions, of a span of neighbouring groups (heads with common keys), and for each group of up to
-ROW_LIMIT rows of queries (of a text's tokens and of its heads); threads share the units. A long text has one span:
-memory is read in order, twice as fast as group by group. `finish_heads` merges the parts, and applies gates.
+Three operations follow one another, with a barrier after each. `head_operations.prepare_heads` applies the steps on
+queries, keys and values, and writes keys and values to the caches. `attend` computes partial results: units of a part
+of the positions, of a span of neighbouring groups (heads with common keys), and for each group of up to ROW_LIMIT rows
+of queries (of a text's tokens and of its heads); threads share the units. A long text has one span: memory is read in
+order, twice as fast as group by group. `finish_heads` merges the parts, and applies gates.
 
 Units do not depend on the number of threads, and so the results do not either. A text's tokens are consecutive in the
 pass.
@@ -12,25 +12,27 @@ pass.
 
 import numpy as np
 
-from quants.kernels.half import to_half
 from quants.kernels.jit import inlined
 from quants.kernels.lane_memory import load, store
-from quants.kernels.lanes import (
-    LANES,
-    absolute,
-    every,
-    every_int,
-    lane,
-    lane_numbers,
-    larger,
-    largest_lane,
-    to_float,
-    where,
-)
-from quants.kernels.rounding import half_away
-from quants.kernels.small_blocks import Q8_BYTES, Q8_TOP, VALUES
+from quants.kernels.lanes import LANES, every, every_int, lane_numbers, larger, largest_lane, to_float, where
+from quants.kernels.small_blocks import Q8_BYTES, VALUES
 
 from . import activations
+from .attention_parts import (
+    BLOCK_FLOATS,
+    GROUPS,
+    LONGEST,
+    PARTIAL,
+    PARTS,
+    SCORES,
+    VALUE_WIDTH,
+    end_of_text,
+    first_seen,
+    group_spans,
+    parts_of,
+    position_parts,
+    row_pieces,
+)
 from .attention_tiles import (
     KEYS_OF,
     ROWS,
@@ -45,244 +47,38 @@ from .attention_tiles import (
     score_two,
 )
 from .byte_dots import AHEAD
-from .context_state import ANGLES, POSITIONS, SIZE, SLOTS, TOKENS
-from .dots import NUMBERS, SUPER, pack
+from .context_state import POSITIONS, SIZE, SLOTS, TOKENS
+from .dots import SUPER
 from .exponential import exp, exp_of_lanes, sigmoid, softplus
-from .int16x32 import CACHE_LINE, multiply_add, prefetch, prefetch_later, sum_of_lanes, touch
+from .head_operations import (
+    HEAD_WIDTH,
+    HEADS,
+    OUT,
+    OUT_APART,
+    OUT_WIDTH,
+    SCALE,
+    SHORTS,
+    STATE,
+    X_APART,
+    X_WIDTH,
+    X,
+    pack_columns,
+)
+from .int16x32 import CACHE_LINE, prefetch, prefetch_later, sum_of_lanes, touch
 from .thread_team import FIELDS, array_at, operation
 
 f32 = np.float32
 ZERO, ONE, NOTHING = f32(0), f32(1), f32(-np.inf)
 
-F32, F16, Q8_0 = 0, 1, 2  # types of caches
-KINDS = {"f32": F32, "f16": F16, "q8_0": Q8_0}
-
-STATE = 2  # address of what `pass_state` describes
-X, X_WIDTH, OUT, OUT_WIDTH = 3, 4, 5, 6  # addresses, and the width of a token's row
-SHORTS, NUMBERS_AT = 7, 8  # where the output goes as integers (see `dots`); 0: nowhere
-HEADS, HEAD_WIDTH, X_APART, OUT_APART = 9, 10, 11, 12  # from one head's numbers to the next one's
-
-# Of `prepare_heads`
-STEPS = 13  # four bits each, the first step lowest
-WEIGHT, WEIGHT_APART, BIAS, EPS, PLAIN_EPS, LIMIT = 14, 15, 16, 17, 18, 19  # 0 apart: the same for all heads; float64s
-COS, SIN, HALF, ROTATED_FROM = 20, 21, 22, 23  # tables (rows, HALF); the first column that rotates
-FACTORS, SCALE = 24, 25  # float32 by position or 0; a float64
-CACHE, KIND = 26, 27  # address of each slot's address of rows (positions, HEADS, HEAD_WIDTH), or 0
-CLAMP, RMS, LAYER, HALVES, ADJACENT, MULTIPLY, PLAIN_RMS = range(1, 8)
-
-# Of `attend` and `finish_heads`: HEADS are those of a group with common keys, SCALE and KIND as above
-# PARTS: the maximum number of parts of the positions
-GROUPS, VALUE_WIDTH, WINDOW, CHUNK, PARTIAL, PARTS = 13, 14, 15, 16, 17, 18
 # Of `attend`: tables as CACHE, ALL_VALUES 0 where values are the first columns of keys; a float64; float32 (heads,) or
 # 0; float32 (heads, TERMS_APART) that are added to the scores, or 0; the room of each thread, in float32
 ALL_KEYS, ALL_VALUES, CAP, SLOPES, TERMS, TERMS_APART, SCRATCH, ROOM = 19, 20, 21, 22, 23, 24, 28, 29
 # Of `finish_heads`: float32 (heads,) or 0; gates, with their distances by token and by head; their activation; whether
 # a head has a single one; heads in separate rows, OUT_APART from one another, or 0
-SINKS, GATE, GATE_WIDTH, GATE_APART, GATE_KIND, GATE_OF_HEAD, ROW_EACH = 19, 20, 21, 22, 23, 24, 25
+SINKS, GATE, GATE_WIDTH, GATE_APART, GATE_TYPE, GATE_OF_HEAD, ROW_EACH = 19, 20, 21, 22, 23, 24, 25
 SIGMOID, SOFTPLUS = 1, 2
 
-ROW_LIMIT = 16  # rows of queries that use a key together
-LEAST_PART = 96  # positions
-UNITS = 24  # maximum of a text, unless its heads make more: as many for two threads as for three
-FEW_PARTS = 4  # with fewer, groups are in several spans
-LONGEST, BLOCK_FLOATS = 64, 8192  # positions of a block, and what fits a core's first cache
 STEP = 8  # positions of which all groups are read together; they fit the first cache
-
-
-@inlined
-def _keep(op, state, t, h, x):  # type: ignore[no-untyped-def]
-    """Store x as head h at the position of a token in its text's cache."""
-    width = op[HEAD_WIDTH]
-    slot, row = state[SLOTS + t], state[POSITIONS + t] * op[HEADS] + h
-    address = array_at(op[CACHE] + 8 * slot, 1, np.int64)[0]
-    whole = width // LANES * LANES
-    if op[KIND] == F32:
-        floats = array_at(address + 4 * row * width, width, np.float32)
-        for i in range(width):
-            floats[i] = x[i]
-    elif op[KIND] == F16:
-        halves = array_at(address + 2 * row * width, width, np.uint16)
-        for i in range(0, whole, LANES):
-            store(halves, i, to_half(load(x, i)))
-        for i in range(whole, width):
-            halves[i] = np.uint16(lane(to_half(every(x[i])), 0) & 0xFFFF)
-    else:
-        size = width // VALUES * Q8_BYTES
-        _keep_blocks(array_at(address + row * size, size, np.int8), x, width)
-
-
-@inlined
-def _keep_blocks(cache, x, width):  # type: ignore[no-untyped-def]
-    """Store the same bytes as `quants.formats.q8_0`; the scale of a block with NaN or infinity becomes NaN, which marks
-    it.
-    """
-    for i in range(0, width, VALUES):
-        a, b = load(x, i), load(x, i + LANES)
-        peak = largest_lane(larger(absolute(a), absolute(b)))
-        d = (peak + sum_of_lanes((a + b) * ZERO)) / Q8_TOP
-        inverse = ZERO if d == ZERO else ONE / d
-        to, scale = i // VALUES * Q8_BYTES, lane(to_half(every(d)), 0)
-        cache[to], cache[to + 1] = np.int8(scale & 255), np.int8((scale >> 8) & 255)
-        store(cache, to + 2, half_away(a * inverse))
-        store(cache, to + 2 + LANES, half_away(b * inverse))
-
-
-@inlined
-def _sum(x, width):  # type: ignore[no-untyped-def]
-    whole, total = width // LANES * LANES, every(ZERO)
-    for i in range(0, whole, LANES):
-        total = total + load(x, i)
-    found = np.float64(sum_of_lanes(total))
-    for i in range(whole, width):
-        found += np.float64(x[i])
-    return found
-
-
-@inlined
-def _sum_of_squares(x, width, middle):  # type: ignore[no-untyped-def]
-    whole, a, b = width // (2 * LANES) * (2 * LANES), every(ZERO), every(ZERO)
-    for i in range(0, whole, 2 * LANES):
-        first, second = load(x, i) - middle, load(x, i + LANES) - middle
-        a, b = multiply_add(first, first, a), multiply_add(second, second, b)
-    found = np.float64(sum_of_lanes(a + b))
-    for i in range(whole, width):
-        off = np.float64(x[i] - middle)
-        found += off * off
-    return found
-
-
-@inlined
-def _normed(op, numbers, step, h, x):  # type: ignore[no-untyped-def]
-    """Apply the norm of a head, with weights and biases if it has them."""
-    width, apart = op[HEAD_WIDTH], h * op[WEIGHT_APART]
-    middle = f32(_sum(x, width) / width) if step == LAYER else ZERO
-    eps = numbers[PLAIN_EPS] if step == PLAIN_RMS else numbers[EPS]
-    scale = f32(1.0 / np.sqrt(_sum_of_squares(x, width, middle) / width + eps))
-    for i in range(width):
-        x[i] = (x[i] - middle) * scale
-    if step != PLAIN_RMS and op[WEIGHT]:
-        weight = array_at(op[WEIGHT] + 4 * apart, width, np.float32)
-        for i in range(width):
-            x[i] *= weight[i]
-    if step != PLAIN_RMS and op[BIAS]:
-        bias = array_at(op[BIAS] + 4 * apart, width, np.float32)
-        for i in range(width):
-            x[i] += bias[i]
-
-
-@inlined
-def _rotated(op, angles, step, x):  # type: ignore[no-untyped-def]
-    """Rotate pairs in place: neighbours, or numbers half the rotated width apart."""
-    half, first = op[HALF], op[ROTATED_FROM]
-    cos = array_at(op[COS] + 4 * half * angles, half, np.float32)
-    sin = array_at(op[SIN] + 4 * half * angles, half, np.float32)
-    if step == HALVES:
-        for i in range(half):
-            a, b = x[first + i], x[first + half + i]
-            x[first + i] = a * cos[i] - b * sin[i]
-            x[first + half + i] = b * cos[i] + a * sin[i]
-    else:
-        for i in range(half):
-            a, b = x[first + 2 * i], x[first + 2 * i + 1]
-            x[first + 2 * i] = a * cos[i] - b * sin[i]
-            x[first + 2 * i + 1] = b * cos[i] + a * sin[i]
-
-
-@inlined
-def _step(op, numbers, state, step, t, h, x):  # type: ignore[no-untyped-def]
-    if step == CLAMP:
-        limit = f32(numbers[LIMIT])
-        for i in range(x.size):
-            x[i] = limit if x[i] > limit else (-limit if x[i] < -limit else x[i])  # NaN stays
-    elif step in (HALVES, ADJACENT):
-        _rotated(op, state[ANGLES + t], step, x)
-    elif step == MULTIPLY:
-        factor = f32(numbers[SCALE])
-        if op[FACTORS]:
-            factor *= array_at(op[FACTORS] + 4 * state[POSITIONS + t], 1, np.float32)[0]
-        for i in range(x.size):
-            x[i] *= factor
-    else:
-        _normed(op, numbers, step, h, x)
-
-
-@operation
-def prepare_heads(row, thread, threads):  # type: ignore[no-untyped-def]
-    """Compute OUT = X, head by head, through STEPS; write it to the cache if there is one, and as integers.
-
-    Threads share tokens and heads in the same way whenever there are as many: operations on the same heads need no
-    barrier.
-    """
-    op, numbers = array_at(row, FIELDS, np.int64), array_at(row, FIELDS, np.float64)
-    state = array_at(op[STATE], SIZE, np.int64)
-    heads, width = op[HEADS], op[HEAD_WIDTH]
-    items = state[TOKENS] * heads
-    for item in range(items * thread // threads, items * (thread + 1) // threads):
-        t, h = item // heads, item % heads
-        place = t * op[OUT_WIDTH] + h * op[OUT_APART]
-        out = array_at(op[OUT] + 4 * place, width, np.float32)
-        if op[X] != op[OUT]:
-            x = array_at(op[X] + 4 * (t * op[X_WIDTH] + h * op[X_APART]), width, np.float32)
-            for i in range(width):
-                out[i] = x[i]
-        steps = op[STEPS]
-        while steps:
-            _step(op, numbers, state, steps & 15, t, h, out)
-            steps >>= 4
-        if op[CACHE]:
-            _keep(op, state, t, h, out)
-        if op[SHORTS]:
-            _packed(op, place, op[OUT_WIDTH])
-
-
-@inlined
-def _packed(op, place, columns):  # type: ignore[no-untyped-def]
-    """Pack this many numbers of OUT from a place on as integers, both multiples of 256."""
-    out = array_at(op[OUT] + 4 * place, columns, np.float32)
-    shorts = array_at(op[SHORTS] + 2 * place, columns, np.int16)
-    size = columns // SUPER * NUMBERS
-    pack(out, 0, columns, shorts, array_at(op[NUMBERS_AT] + 4 * (place // SUPER * NUMBERS), size, np.float32), 0)
-
-
-@inlined
-def _first_seen(op, at):  # type: ignore[no-untyped-def]
-    """Return the first position visible to the token at this one."""
-    first = max(0, at - op[WINDOW] + 1) if op[WINDOW] else np.int64(0)
-    return max(first, at // op[CHUNK] * op[CHUNK]) if op[CHUNK] else first
-
-
-@inlined
-def _behind_text(state, t):  # type: ignore[no-untyped-def]
-    """Return the number of the token after those of the text of token t."""
-    slot = state[SLOTS + t]
-    while t < state[TOKENS] and state[SLOTS + t] == slot:
-        t += 1
-    return t
-
-
-@inlined
-def _pieces(op, rows):  # type: ignore[no-untyped-def]
-    """Return the number of pieces of a text's rows, and the rows of each."""
-    pieces = (rows + ROW_LIMIT - 1) // ROW_LIMIT
-    each = ((rows + pieces - 1) // pieces + ROWS - 1) // ROWS * ROWS
-    return (rows + each - 1) // each, each
-
-
-@inlined
-def _parts(op, pieces, length):  # type: ignore[no-untyped-def]
-    """Return the number of parts of the positions, and the length of each."""
-    wanted = min(length // LEAST_PART, op[PARTS], UNITS // pieces)
-    wanted = wanted // 2 * 2 if wanted > 1 else 1
-    each = ((length + wanted - 1) // wanted + 3) // 4 * 4
-    return (length + each - 1) // each, each
-
-
-@inlined
-def _spans(op, pieces, parts):  # type: ignore[no-untyped-def]
-    """Return the number of spans of the groups, and the groups of each."""
-    wanted = 1 if parts >= FEW_PARTS else max(1, min(op[GROUPS], UNITS // (pieces * parts)))
-    each = (op[GROUPS] + wanted - 1) // wanted
-    return (op[GROUPS] + each - 1) // each, each
 
 
 @inlined
@@ -349,9 +145,6 @@ def _score(q, q_at, rows, width, keys, stride, count, scores, first, cached, siz
         r += ROWS if tall else left_rows
 
 
-SCORES = LONGEST + LANES  # from one row of scores to the next: tiles write past the last position
-
-
 @inlined
 def _mix(weights, first, rows, values, stride, count, width, out, out_at, apart, size, ahead):  # type: ignore[no-untyped-def]
     """Add to out[out_at:], in row r, the sum of weights[first + j], in row r, times values[j]; out's rows are `apart`
@@ -389,7 +182,7 @@ def _weigh(op, numbers, scores, begin, count, at, head, partial, wide):  # type:
     at: the row's position. partial: the weighted values so far, `wide` numbers, the largest score and the sum of
     weights.
     """
-    first, last = max(_first_seen(op, at), begin) - begin, min(at + 1 - begin, count)
+    first, last = max(first_seen(op, at), begin) - begin, min(at + 1 - begin, count)
     if first >= last:
         for i in range(0, count, LANES):
             store(scores, i, every(ZERO))
@@ -429,11 +222,11 @@ def _weigh(op, numbers, scores, begin, count, at, head, partial, wide):  # type:
 
 
 @inlined
-def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # type: ignore[no-untyped-def]
+def _attend_unit(op, numbers, state, unit, thread, dtype, elements, size):  # type: ignore[no-untyped-def]
     """Compute partial results of a unit: rows first … last - 1 of the text that begins with token t, in groups low …
     high - 1.
 
-    kind: the type of a cache's elements, of `size` bytes; elements(width): how many a head's row has.
+    dtype: the type of a cache's elements, of `size` bytes; elements(width): how many a head's row has.
     """
     t, low, high, first, last, start, stop, _ = unit
     rows, width, value_width = last - first, op[HEAD_WIDTH], op[VALUE_WIDTH]
@@ -444,7 +237,7 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
     scores_at = block_v_at + 4 * (LONGEST * value_wide + LANES)
     mixed_at = scores_at + 4 * (groups * rows + ROWS) * SCORES  # a tile may write rows past the last
     q_at = mixed_at + 4 * groups * rows * apart
-    block, block_v = array_at(block_at, LONGEST * wide, kind), array_at(block_v_at, LONGEST * value_wide, kind)
+    block, block_v = array_at(block_at, LONGEST * wide, dtype), array_at(block_v_at, LONGEST * value_wide, dtype)
     if width < wide:
         block[:] = 0
     if value_width < value_wide:
@@ -468,10 +261,10 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
             for g in range(groups):
                 address, stride = at + size * g * own, apart_k
                 if width < wide:
-                    _filled_up(array_at(address, apart_k * many, kind), apart_k, many, width, block)
+                    _filled_up(array_at(address, apart_k * many, dtype), apart_k, many, width, block)
                     address, stride = block_at, wide
-                keys, to = array_at(address, stride * many, kind), g * rows * SCORES + j
-                cached = array_at(at + size * g * own, apart_k, kind), apart_k, 0 if touches else own
+                keys, to = array_at(address, stride * many, dtype), g * rows * SCORES + j
+                cached = array_at(at + size * g * own, apart_k, dtype), apart_k, 0 if touches else own
                 _score(q, g * rows * wide, rows, wide, keys, stride, many, scores, to, cached, size)
         _weigh_all(op, numbers, state, unit, begin, count, scores_at, mixed_at)
         for j in range(0, count, short):
@@ -481,10 +274,10 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
             for g in range(groups):
                 address, stride = at + size * g * next_v, apart_v
                 if value_width < value_wide:
-                    _filled_up(array_at(address, apart_v * many, kind), apart_v, many, value_width, block_v)
+                    _filled_up(array_at(address, apart_v * many, dtype), apart_v, many, value_width, block_v)
                     address, stride = block_v_at, value_wide
                 ahead = 0 if touches or value_width < value_wide else LONGEST * stride
-                values, w_at, to = array_at(address, stride * many, kind), g * rows * SCORES + j, g * rows * apart
+                values, w_at, to = array_at(address, stride * many, dtype), g * rows * SCORES + j, g * rows * apart
                 _mix(scores, w_at, rows, values, stride, many, value_wide, mixed, to, apart, size, ahead)
     _keep_partial(op, unit, mixed, apart)
 
@@ -546,24 +339,24 @@ def _ask(op, numbers, t, low, groups, first, rows, q, mixed):  # type: ignore[no
 
 
 @inlined
-def _attend(row, thread, threads, kind, elements, size):  # type: ignore[no-untyped-def]
+def _attend(row, thread, threads, dtype, elements, size):  # type: ignore[no-untyped-def]
     """Compute partial results of the queries in X over the caches, to PARTIAL (tokens, groups, HEADS, PARTS, …)."""
     op, numbers = array_at(row, FIELDS, np.int64), array_at(row, FIELDS, np.float64)
     state = array_at(op[STATE], SIZE, np.int64)
     work, t = np.int64(0), np.int64(0)
     while t < state[TOKENS]:
-        behind = _behind_text(state, t)
-        work += (behind - t) * (state[POSITIONS + behind - 1] + 1 - _first_seen(op, state[POSITIONS + t]))
-        t = behind
+        text_end = end_of_text(state, t)
+        work += (text_end - t) * (state[POSITIONS + text_end - 1] + 1 - first_seen(op, state[POSITIONS + t]))
+        t = text_end
     work *= op[GROUPS] * op[HEADS]
     done, t = np.int64(0), np.int64(0)
     while t < state[TOKENS]:
-        behind = _behind_text(state, t)
-        rows = (behind - t) * op[HEADS]
-        begin, end = _first_seen(op, state[POSITIONS + t]), state[POSITIONS + behind - 1] + 1
-        pieces, rows_each = _pieces(op, rows)
-        parts, each = _parts(op, pieces, end - begin)
-        spans, groups_each = _spans(op, pieces, parts)
+        text_end = end_of_text(state, t)
+        rows = (text_end - t) * op[HEADS]
+        begin, end = first_seen(op, state[POSITIONS + t]), state[POSITIONS + text_end - 1] + 1
+        pieces, rows_each = row_pieces(op, rows)
+        parts, each = position_parts(op, pieces, end - begin)
+        spans, groups_each = group_spans(op, pieces, parts)
         for unit in range(spans * parts * pieces):  # in order: a thread's are consecutive in memory
             span, part, piece = unit // (parts * pieces), unit // pieces % parts, unit % pieces
             low, high = span * groups_each, min(op[GROUPS], (span + 1) * groups_each)
@@ -572,9 +365,9 @@ def _attend(row, thread, threads, kind, elements, size):  # type: ignore[no-unty
             own = (high - low) * (last - first) * (stop - start)
             if (2 * done + own) * threads // (2 * work) == thread:
                 place = (t, low, high, first, last, start, stop, part)
-                _attend_unit(op, numbers, state, place, thread, kind, elements, size)
+                _attend_unit(op, numbers, state, place, thread, dtype, elements, size)
             done += own
-        t = behind
+        t = text_end
 
 
 @operation
@@ -600,27 +393,27 @@ def _merged(op, t, h, parts, first, last, out):  # type: ignore[no-untyped-def]
     """Compute out = columns first … last - 1 of the merged parts of head h of token t."""
     wide = (op[VALUE_WIDTH] + LANES - 1) // LANES * LANES
     size = wide + LANES
-    found = array_at(
+    partial = array_at(
         op[PARTIAL] + 4 * (t * op[GROUPS] * op[HEADS] + h) * op[PARTS] * size, op[PARTS] * size, np.float32
     )
     sink = array_at(op[SINKS] + 4 * h, 1, np.float32)[0] if op[SINKS] else NOTHING
     greatest, total = sink, ZERO
     for part in range(parts):
-        top = found[part * size + wide]
+        top = partial[part * size + wide]
         greatest = top if top > greatest else greatest
     if op[SINKS]:
         total = exp(sink - greatest)
     for part in range(parts):
-        if found[part * size + wide + 1] != ZERO:
-            total += found[part * size + wide + 1] * exp(found[part * size + wide] - greatest)
+        if partial[part * size + wide + 1] != ZERO:
+            total += partial[part * size + wide + 1] * exp(partial[part * size + wide] - greatest)
     inverse = ONE / total
     for i in range(last - first):
         out[i] = ZERO
     for part in range(parts):
-        if found[part * size + wide + 1] != ZERO:
-            share = exp(found[part * size + wide] - greatest) * inverse
+        if partial[part * size + wide + 1] != ZERO:
+            share = exp(partial[part * size + wide] - greatest) * inverse
             for i in range(last - first):
-                out[i] += share * found[part * size + first + i]
+                out[i] += share * partial[part * size + first + i]
 
 
 @inlined
@@ -628,10 +421,10 @@ def _gated(op, t, h, first, last, out):  # type: ignore[no-untyped-def]
     """Multiply out by gates of columns first … last - 1 of a head, or its only one."""
     gates = array_at(op[GATE] + 4 * (t * op[GATE_WIDTH] + h * op[GATE_APART]), op[VALUE_WIDTH], np.float32)
     if op[GATE_OF_HEAD]:
-        gate = softplus(gates[0]) if op[GATE_KIND] == SOFTPLUS else sigmoid(gates[0])
+        gate = softplus(gates[0]) if op[GATE_TYPE] == SOFTPLUS else sigmoid(gates[0])
         for i in range(last - first):
             out[i] *= gate
-    elif op[GATE_KIND] == SOFTPLUS:
+    elif op[GATE_TYPE] == SOFTPLUS:
         for i in range(last - first):
             out[i] *= softplus(gates[first + i])
     else:
@@ -656,7 +449,7 @@ def finish_heads(row, thread, threads):  # type: ignore[no-untyped-def]
         place, column = own * op[OUT_APART] + t * size, SUPER * piece
         parts = 0
         if op[PARTIAL]:
-            parts = _parts_of(op, state, t)
+            parts = parts_of(op, state, t)
         while column < min(SUPER * (piece + 1), used):
             h, first = own + column // width, column % width
             last = min(width, first + SUPER * (piece + 1) - column)
@@ -667,32 +460,4 @@ def finish_heads(row, thread, threads):  # type: ignore[no-untyped-def]
                 _gated(op, t, h, first, last, out)
             column += last - first
         if op[SHORTS]:
-            _packed(op, place + SUPER * piece, SUPER)
-
-
-@inlined
-def _parts_of(op, state, t):  # type: ignore[no-untyped-def]
-    """Return the number of parts of the positions of the text of token t."""
-    first, behind = t, _behind_text(state, t)
-    while first > 0 and state[SLOTS + first - 1] == state[SLOTS + t]:
-        first -= 1
-    pieces, _ = _pieces(op, (behind - first) * op[HEADS])
-    length = state[POSITIONS + behind - 1] + 1 - _first_seen(op, state[POSITIONS + first])
-    return _parts(op, pieces, length)[0]
-
-
-def most_parts(heads: int) -> int:
-    """Return the maximum number of parts of a text's positions, by how many heads have common keys."""
-    return max(1, UNITS // -(-heads // ROW_LIMIT))
-
-
-def scratch_room(groups: int, width: int, value_width: int) -> int:
-    """Return the float32 that a thread needs: a block of keys and of values, scores, results and queries of a span."""
-    wide, value_wide = (-(-each // LANES) * LANES for each in (width, value_width))
-    rows = ROW_LIMIT * groups
-    return rows * (SCORES + wide + value_wide + LANES) + ROWS * SCORES + LONGEST * (wide + value_wide) + LANES
-
-
-def partial_room(heads: int, value_width: int, parts: int, tokens: int) -> int:
-    """Return float32 for partial results."""
-    return tokens * heads * parts * (-(-value_width // LANES) * LANES + LANES)
+            pack_columns(op, place + SUPER * piece, SUPER)

@@ -26,13 +26,13 @@ def _number(value: int) -> ir.Constant:
 
 def _places(builder: ir.IRBuilder, at: ir.Value, stride: ir.Value, count: int, last: ir.Value | None) -> list[ir.Value]:
     """Return offsets of this many rows; those after the last one (a count of rows) repeat the last one."""
-    found = []
+    offsets = []
     for i in range(count):
         number = _number(i)
         if last is not None:
             number = builder.select(builder.icmp_signed("<", number, last), number, builder.sub(last, _number(1)))
-        found.append(builder.add(at, builder.mul(number, stride)))
-    return found
+        offsets.append(builder.add(at, builder.mul(number, stride)))
+    return offsets
 
 
 def _multiply_add(builder: ir.IRBuilder) -> Callable[..., ir.Value]:
@@ -73,14 +73,14 @@ def _vectors(  # type: ignore[no-untyped-def]
             return [(load_at(context, builder, array, value, at, FLOATS), None) for at in places]
         halves = [load_at(context, builder, array, value, at, SHORTS) for at in places]
         return [(halves_of(context, builder, each, LANES), None) for each in halves]
-    found, size = [], _number(Q8_BYTES)
+    vectors, size = [], _number(Q8_BYTES)
     first = builder.add(row, builder.mul(builder.sdiv(column, _number(VALUES)), size))
     for at in _places(builder, first, size, count // 2, None):
         scale = half_of(context, builder, load_at(context, builder, array, value, at, SHORT))
         for offset in (2, 2 + LANES):
             codes = load_at(context, builder, array, value, builder.add(at, _number(offset)), BYTES)
-            found.append((builder.sitofp(builder.sext(codes, WORDS), FLOATS), scale))
-    return found
+            vectors.append((builder.sitofp(builder.sext(codes, WORDS), FLOATS), scale))
+    return vectors
 
 
 def _fetch(  # type: ignore[no-untyped-def]
@@ -121,18 +121,18 @@ def _score_tile(rows: int, keys: int) -> Any:
         """
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kinds = signature.args
+            types = signature.args
             q, q_at, q_stride, q_rows, k, k_at, k_stride, k_rows, width, out, out_at, out_stride = args
             asked = _places(builder, q_at, q_stride, rows, q_rows)
-            found = _places(builder, k_at, k_stride, keys, k_rows)
+            key_places = _places(builder, k_at, k_stride, keys, k_rows)
             zero, add = ir.Constant(FLOATS, [0.0] * LANES), _multiply_add(builder)
-            sums = [[cgutils.alloca_once_value(builder, zero) for _ in found] for _ in asked]
-            step = _at_once(kinds[4])
+            sums = [[cgutils.alloca_once_value(builder, zero) for _ in key_places] for _ in asked]
+            step = _at_once(types[4])
             with cgutils.for_range(builder, builder.sdiv(width, _number(step * LANES))) as loop:
                 column = builder.mul(loop.index, _number(step * LANES))
-                queries = [_scaled(builder, _vectors(context, builder, kinds[0], q, at, column, step)) for at in asked]
-                for j, at in enumerate(found):
-                    key = _vectors(context, builder, kinds[4], k, at, column, step)
+                queries = [_scaled(builder, _vectors(context, builder, types[0], q, at, column, step)) for at in asked]
+                for j, at in enumerate(key_places):
+                    key = _vectors(context, builder, types[4], k, at, column, step)
                     if rows == 1 and step == 2:  # one scale for both: that of their sum
                         part = add(queries[0][1], key[1][0], builder.fmul(queries[0][0], key[0][0]))
                         scale = splat(builder, key[0][1], FLOATS)
@@ -145,7 +145,7 @@ def _score_tile(rows: int, keys: int) -> Any:
             scores = _sums(builder, [builder.load(each) for own in sums for each in own])
             for r, at in enumerate(_places(builder, out_at, out_stride, rows, None)):
                 own = _picked(builder, scores, scores, list(range(r * keys, (r + 1) * keys)))
-                store_at(context, builder, kinds[9], out, at, own)
+                store_at(context, builder, types[9], out, at, own)
             return context.get_dummy_value()
 
         i = nt.intp
@@ -166,31 +166,31 @@ def _mix_tile(rows: int, vectors: int) -> Any:
         """
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kinds = signature.args
+            types = signature.args
             weights, w_at, w_stride, w_rows, v, column, v_stride, count, out, out_at, out_stride, ahead = args
-            columns = max(vectors, _at_once(kinds[4]))
+            columns = max(vectors, _at_once(types[4]))
             shares = _places(builder, w_at, w_stride, rows, w_rows)
             add, apart = _multiply_add(builder), _number(LANES)
             targets = [
                 _places(builder, at, apart, columns, None) for at in _places(builder, out_at, out_stride, rows, w_rows)
             ]
             sums = [
-                [cgutils.alloca_once_value(builder, load_at(context, builder, kinds[8], out, at, FLOATS)) for at in own]
+                [cgutils.alloca_once_value(builder, load_at(context, builder, types[8], out, at, FLOATS)) for at in own]
                 for own in targets
             ]
             with cgutils.for_range(builder, count) as loop:
                 row = builder.mul(loop.index, v_stride)
-                _fetch(context, builder, kinds[4], v, builder.add(row, ahead), column, columns)
-                found = _vectors(context, builder, kinds[4], v, row, column, columns)
-                values = [numbers for numbers, _ in found] if rows == 1 else _scaled(builder, found)
+                _fetch(context, builder, types[4], v, builder.add(row, ahead), column, columns)
+                loaded = _vectors(context, builder, types[4], v, row, column, columns)
+                values = [numbers for numbers, _ in loaded] if rows == 1 else _scaled(builder, loaded)
                 for at, own in zip(shares, sums, strict=True):
-                    weight = load_at(context, builder, kinds[0], weights, builder.add(at, loop.index), FLOAT)
-                    for (_, scale), value, total in zip(found, values, own, strict=True):
+                    weight = load_at(context, builder, types[0], weights, builder.add(at, loop.index), FLOAT)
+                    for (_, scale), value, total in zip(loaded, values, own, strict=True):
                         factor = builder.fmul(weight, scale) if rows == 1 and scale is not None else weight
                         builder.store(add(splat(builder, factor, FLOATS), value, builder.load(total)), total)
             for own, totals in zip(targets, sums, strict=True):
                 for at, total in zip(own, totals, strict=True):
-                    store_at(context, builder, kinds[8], out, at, builder.load(total))
+                    store_at(context, builder, types[8], out, at, builder.load(total))
             return context.get_dummy_value()
 
         i = nt.intp

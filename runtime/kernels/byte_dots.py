@@ -162,8 +162,8 @@ def _emit_q6_k(builder: ir.IRBuilder, words: Words) -> list[ir.Value]:
 def _emit_iq4_xs(builder: ir.IRBuilder, words: Words) -> list[ir.Value]:
     """Return LEVELS plus 128, by the nibbles of 16 bytes for 32 columns, the lower halves first."""
     bytes_ = ir.VectorType(BYTE, 4 * LANES)
-    kind = ir.FunctionType(bytes_, [bytes_, bytes_])
-    shuffle = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.pshuf.b.512")
+    function_type = ir.FunctionType(bytes_, [bytes_, bytes_])
+    shuffle = cgutils.get_or_insert_function(builder.module, function_type, "llvm.x86.avx512.pshuf.b.512")
     levels = ir.Constant(bytes_, [int(level) + 128 for level in LEVELS] * 4)
     nibbles = _fields(builder, words(8), words(72), 15, lambda i: (i // 2 * 4, i % 2 * 4))
     return [builder.bitcast(builder.call(shuffle, [levels, builder.bitcast(each, bytes_)]), WORDS) for each in nibbles]
@@ -180,8 +180,8 @@ _iq4_xs_codes, _tq2_0_codes = _codes(_emit_iq4_xs), _codes(lambda builder, words
 
 def _add_products(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
     """Add in each lane the products of four bytes, unsigned codes and signed x."""
-    kind = ir.FunctionType(WORDS, [WORDS] * 3)
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.vpdpbusd.512")
+    function_type = ir.FunctionType(WORDS, [WORDS] * 3)
+    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.x86.avx512.vpdpbusd.512")
     return builder.call(function, [total, codes, x])
 
 
@@ -214,8 +214,8 @@ def align_stack(typing: Any) -> Any:
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         memory = cgutils.alloca_once(builder, ir.ArrayType(BYTE, 64))
         memory.align = 64
-        kind = ir.FunctionType(ir.VoidType(), [memory.type])
-        builder.call(ir.InlineAsm(kind, "", "r", side_effect=True), [memory])
+        function_type = ir.FunctionType(ir.VoidType(), [memory.type])
+        builder.call(ir.InlineAsm(function_type, "", "r", side_effect=True), [memory])
         return context.get_dummy_value()
 
     return nt.void(), codegen

@@ -32,16 +32,16 @@ MIN_SQUARE = f32(1e-6)  # added to the squared length of a key or a query
 K, V = 18, 19  # addresses next to X, the queries, in rows of equal width
 BETA, BETA_WIDTH, STEPS, STEPS_WIDTH = 20, 21, 22, 23
 BLOCK, APART = 24, 25  # of heads in BETA and STEPS: so many are neighbours, so far from the next ones
-A, KIND, BOUND, TURNS = 26, 27, 28, 29
+A, STEP_TYPE, BOUND, TURNS = 26, 27, 28, 29
 BY_HEAD, BY_CHANNEL, BOUNDED = 0, 1, 2  # types of steps
 
 
 @inlined
-def _decay(steps, bias, bias_at, a, kind, bound):  # type: ignore[no-untyped-def]
+def _decay(steps, bias, bias_at, a, step_type, bound):  # type: ignore[no-untyped-def]
     """Turn steps into the decay factors of a state."""
     for i in range(steps.size):
         value = steps[i] + bias[bias_at + i]
-        steps[i] = exp(bound * sigmoid(abs(a) * value)) if kind == BOUNDED else exp(a * softplus(value))
+        steps[i] = exp(bound * sigmoid(abs(a) * value)) if step_type == BOUNDED else exp(a * softplus(value))
 
 
 @inlined
@@ -71,7 +71,7 @@ def delta_step(row, thread, threads):  # type: ignore[no-untyped-def]
     op, numbers, run = opened(row)
     heads, width, size, groups = op[HEADS], op[HEAD_WIDTH], op[SIZE], op[GROUPS]
     matrix, scale = size * ((width + LANES - 1) // LANES * LANES), f32(1.0 / np.sqrt(np.float64(size)))
-    each = 1 if op[KIND] == BY_HEAD else size
+    each = 1 if op[STEP_TYPE] == BY_HEAD else size
     a, bias = array_at(op[A], heads, np.float32), array_at(op[BIAS], heads * each, np.float32)
     for h in range(heads * thread // threads, heads * (thread + 1) // threads):
         group = h % groups if op[TURNS] else h // (heads // groups)
@@ -82,7 +82,7 @@ def delta_step(row, thread, threads):  # type: ignore[no-untyped-def]
             v = array_at(op[V] + 4 * t * op[X_WIDTH], heads * width, np.float32)
             out = array_at(row_at(op, OUT, t), op[OUT_WIDTH], np.float32)
             decay = array_at(row_at(op, STEPS, t) + 4 * (place if each == 1 else h * size), each, np.float32)
-            _decay(decay, bias, h * each, a[h], op[KIND], f32(numbers[BOUND]))
+            _decay(decay, bias, h * each, a[h], op[STEP_TYPE], f32(numbers[BOUND]))
             beta = sigmoid(array_at(row_at(op, BETA, t), 1, np.float32)[place])
             q_scale = scale / np.sqrt(moments(q, 0, size, False)[1] * f32(size) + MIN_SQUARE)
             k_scale = ONE / np.sqrt(moments(k, 0, size, False)[1] * f32(size) + MIN_SQUARE)

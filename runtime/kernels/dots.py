@@ -167,17 +167,17 @@ def first_lane(value):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _as_they_are(raw, at, n, n_at, known, found):  # type: ignore[no-untyped-def]
+def _as_they_are(raw, at, n, n_at, known, stored):  # type: ignore[no-untyped-def]
     return n, n_at
 
 
 @inlined
-def _six_bits(raw, at, n, n_at, known, found):  # type: ignore[no-untyped-def]
+def _six_bits(raw, at, n, n_at, known, stored):  # type: ignore[no-untyped-def]
     """Compute the numbers of a block of Q4_K or Q5_K: lanes 0 … 7 the factors of the products, 8 … 15 the products of
     the minima.
     """
     store(known, 0, six_bit_numbers(raw, at) * half_pair(raw, at) * load(n, n_at))
-    return found, 0
+    return stored, 0
 
 
 @inlined
@@ -240,12 +240,12 @@ def _low_and_high(codes, high, bit, x, x_at, first, second, a, b):  # type: igno
 
 
 @inlined
-def _iq4_xs_numbers(raw, at, n, n_at, known, found):  # type: ignore[no-untyped-def]
+def _iq4_xs_numbers(raw, at, n, n_at, known, stored):  # type: ignore[no-untyped-def]
     upper, lower = load_word(raw, at) >> 16, load_word(raw, at + 4)
     k = lane_numbers() & 7
     codes = ((every_int(lower) >> 4 * k) & 15) + 16 * ((every_int(upper) >> 2 * k) & 3) - 32
     store(known, 0, to_float(codes) * every_half(raw, at) * load(n, n_at))
-    return found, 0
+    return stored, 0
 
 
 @inlined
@@ -297,9 +297,9 @@ def _with_third(codes, at, third, bit, x, x_at, scale, total):  # type: ignore[n
 
 
 @inlined
-def _tq2_0_numbers(raw, at, n, n_at, known, found):  # type: ignore[no-untyped-def]
+def _tq2_0_numbers(raw, at, n, n_at, known, stored):  # type: ignore[no-untyped-def]
     store(known, 0, load(n, n_at) * every_half(raw, at + 64))
-    return found, 0
+    return stored, 0
 
 
 @inlined
@@ -380,7 +380,7 @@ def _row_by_row(op, raw, bias, order, sources, begin, end, first, last, how):  #
     """Multiply row by row. how: the address of the input, its type and size; a block: so many weights in so many
     bytes.
     """
-    inputs, kind, itemsize, values, size, block, numbers = how
+    inputs, dtype, itemsize, values, size, block, numbers = how
     width, out_width = op[WIDTH], op[OUT_WIDTH]
     padded = (width + SUPER - 1) // SUPER * SUPER
     out = array_at(op[OUT], 1, np.float32)
@@ -388,10 +388,10 @@ def _row_by_row(op, raw, bias, order, sources, begin, end, first, last, how):  #
         i, at = begin, r * op[ROW_BYTES]
         while HOLDS_FOUR and i + 4 <= end:  # at a time, or two: their weights are unpacked once
             four = (
-                _input(op, sources[i], inputs, itemsize, kind, padded),
-                _input(op, sources[i + 1], inputs, itemsize, kind, padded),
-                _input(op, sources[i + 2], inputs, itemsize, kind, padded),
-                _input(op, sources[i + 3], inputs, itemsize, kind, padded),
+                _input(op, sources[i], inputs, itemsize, dtype, padded),
+                _input(op, sources[i + 1], inputs, itemsize, dtype, padded),
+                _input(op, sources[i + 2], inputs, itemsize, dtype, padded),
+                _input(op, sources[i + 3], inputs, itemsize, dtype, padded),
             )
             totals = _with_four(raw, at, width, four, values, size, block, numbers)
             for own in range(4):
@@ -399,15 +399,15 @@ def _row_by_row(op, raw, bias, order, sources, begin, end, first, last, how):  #
             i += 4
         while i + 2 <= end:
             one, other = (
-                _input(op, sources[i], inputs, itemsize, kind, padded),
-                _input(op, sources[i + 1], inputs, itemsize, kind, padded),
+                _input(op, sources[i], inputs, itemsize, dtype, padded),
+                _input(op, sources[i + 1], inputs, itemsize, dtype, padded),
             )
             both = _with_two(raw, at, width, one, other, values, size, block, numbers)
             for own in range(2):
                 _put(op, out, order[i + own] * out_width, bias, r, both[own])
             i += 2
         if i < end:
-            only = _input(op, sources[i], inputs, itemsize, kind, padded)
+            only = _input(op, sources[i], inputs, itemsize, dtype, padded)
             total = _with_one(raw, at, width, only, values, size, block, numbers)
             _put(op, out, order[i] * out_width, bias, r, total)
 
@@ -463,10 +463,10 @@ def _put_both(op, out, to, bias, r, s, totals):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _input(op, place, inputs, itemsize, kind, padded):  # type: ignore[no-untyped-def]
+def _input(op, place, inputs, itemsize, dtype, padded):  # type: ignore[no-untyped-def]
     """Return the input of a row of weights, and its numbers."""
     at = padded * place
-    x = array_at(inputs + itemsize * at, padded, kind)
+    x = array_at(inputs + itemsize * at, padded, dtype)
     return x, array_at(op[NUMBERS_AT] + at // SUPER * (4 * NUMBERS), padded, np.float32)
 
 
@@ -517,8 +517,8 @@ def _with_two(raw, at, width, x, y, values, size, block, numbers):  # type: igno
 
 @inlined
 def _numbers_of(raw, at, n, column, memory, again, numbers):  # type: ignore[no-untyped-def]
-    known, found = array_at(memory, 16, np.float32), array_at(again, 16, np.float32)
-    return numbers(raw, at, n, (column >> 8) * NUMBERS + (column >> 5 & 7), known, found)
+    known, stored = array_at(memory, 16, np.float32), array_at(again, 16, np.float32)
+    return numbers(raw, at, n, (column >> 8) * NUMBERS + (column >> 5 & 7), known, stored)
 
 
 @inlined

@@ -20,7 +20,7 @@ from .thread_team import FIELDS, array_at, operation
 
 f32 = np.float32
 ZERO, ONE = f32(0), f32(1)
-LEAST_SUM = f32(1e-20)  # of weights that are rescaled, as in `runtime.experts`
+MIN_SUM = f32(1e-20)  # of weights that are rescaled, as in `runtime.experts`
 
 STATE = 2  # address of int64: the number of tokens
 CHOICE, APART, USED = 3, 4, 5  # address of the first thread's choice; bytes between those of two; experts of a token
@@ -32,14 +32,21 @@ CORRECTION, OF_EXPERT = 15, 16  # addresses or 0: the selection bias of scores; 
 GROUPS, GROUPS_USED = 17, 18  # 0, 0 if all experts are one group
 CAP = 19  # float64: of the logits, 0 for none
 # of `activate`: X and Y are (places, WIDTH), Y and CHOICE may be 0
-Y, Y_WIDTH, SHORTS, NUMBERS_AT, KIND, LIMIT, CLAMPS = range(12, 19)  # LIMIT: float64, infinite for none
+Y, Y_WIDTH, SHORTS, NUMBERS_AT, ACTIVATION, LIMIT, CLAMPS = range(12, 19)  # LIMIT: float64, infinite for none
 # of `add_up`
 ADDS, WEIGHS, SHARED, SHARED_WIDTH, SHARED_GATE, GATE_WIDTH = range(12, 18)
 
 SOFTMAX, SOFTMAX_OF_TOP, SIGMOID, SQRT_SOFTPLUS = range(4)
 SCORINGS = {"softmax": SOFTMAX, "softmax_of_top": SOFTMAX_OF_TOP, "sigmoid": SIGMOID, "sqrt_softplus": SQRT_SOFTPLUS}
 SILU, GELU, GELU_TANH, RELU, RELU2, SWIGLU_OAI, NO_ACTIVATION = range(7)
-KINDS = {"silu": SILU, "gelu": GELU, "gelu_tanh": GELU_TANH, "relu": RELU, "relu2": RELU2, "swiglu_oai": SWIGLU_OAI}
+ACTIVATIONS = {
+    "silu": SILU,
+    "gelu": GELU,
+    "gelu_tanh": GELU_TANH,
+    "relu": RELU,
+    "relu2": RELU2,
+    "swiglu_oai": SWIGLU_OAI,
+}
 CLAMPS_GATE, CLAMPS_ACTIVATED = 1, 2  # what LIMIT bounds in addition to the other factor
 
 
@@ -124,14 +131,14 @@ def _leave_best_groups(op, ranked, values):  # type: ignore[no-untyped-def]
 @inlined
 def _find_best(ranked, count, ids, start, used):  # type: ignore[no-untyped-def]
     """Set ids[start : start + used] to the best of the scores, the first of equal ones first."""
-    found = 0
+    kept = 0
     for i in range(count):
-        at = found
+        at = kept
         while at > 0 and _comes_before(ranked[i], ranked[ids[start + at - 1]]):
             at -= 1
         if at < used:
-            found = min(found + 1, used)
-            for k in range(found - 1, at, -1):
+            kept = min(kept + 1, used)
+            for k in range(kept - 1, at, -1):
                 ids[start + k] = ids[start + k - 1]
             ids[start + at] = i
 
@@ -148,7 +155,7 @@ def _weigh(op, scale, scores, ids, weights, start):  # type: ignore[no-untyped-d
         total = ZERO
         for i in range(start, start + used):
             total += weights[i]
-        total = LEAST_SUM if total < LEAST_SUM else total
+        total = MIN_SUM if total < MIN_SUM else total
         for i in range(start, start + used):
             weights[i] /= total
     for i in range(start, start + used):
@@ -190,21 +197,21 @@ def choose(row, thread, threads):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _activate(x, count, kind):  # type: ignore[no-untyped-def]
-    if kind == SILU:
+def _activate(x, count, activation):  # type: ignore[no-untyped-def]
+    if activation == SILU:
         for i in range(count):
             x[i] = x[i] * sigmoid(x[i])
-    elif kind == GELU:
+    elif activation == GELU:
         for i in range(count):
             x[i] = gelu_of(x[i])
-    elif kind == GELU_TANH:
+    elif activation == GELU_TANH:
         for i in range(count):
             x[i] = gelu_tanh_of(x[i])
-    elif kind in (RELU, RELU2):
+    elif activation in (RELU, RELU2):
         for i in range(count):
             value = ZERO if x[i] < ZERO else x[i]  # NaN stays
-            x[i] = value * value if kind == RELU2 else value
-    elif kind == SWIGLU_OAI:
+            x[i] = value * value if activation == RELU2 else value
+    elif activation == SWIGLU_OAI:
         for i in range(count):
             x[i] = x[i] * sigmoid(QUICK * x[i])
 
@@ -219,7 +226,7 @@ def activate(row, thread, threads):  # type: ignore[no-untyped-def]
     op, numbers = array_at(row, FIELDS, np.int64), array_at(row, FIELDS, np.float64)
     pieces, room = op[OUT_WIDTH] // SUPER, op[OUT_WIDTH]
     count = array_at(op[STATE], 1, np.int64)[0] * max(1, op[USED]) * pieces
-    limit, clamps, kind, more = f32(numbers[LIMIT]), op[CLAMPS], op[KIND], f32(op[KIND] == SWIGLU_OAI)
+    limit, clamps, activation, more = f32(numbers[LIMIT]), op[CLAMPS], op[ACTIVATION], f32(op[ACTIVATION] == SWIGLU_OAI)
     weights = array_at(_weights_at(op, thread), count, np.float32)
     for unit in range(count * thread // threads, count * (thread + 1) // threads):
         place, first = unit // pieces, unit % pieces * SUPER
@@ -231,7 +238,7 @@ def activate(row, thread, threads):  # type: ignore[no-untyped-def]
         for i in range(used):
             value = x[i] * factor
             out[i] = limit if clamps == CLAMPS_GATE and value > limit else value
-        _activate(out, used, kind)
+        _activate(out, used, activation)
         if op[Y]:
             for i in range(used):
                 value = out[i]

@@ -82,8 +82,8 @@ def nearest(typing: Any, x: Any) -> Any:
     """Return the integer next to a float32, as a float32."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.FloatType(), [ir.FloatType()])
-        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.rint.f32"), args)
+        function_type = ir.FunctionType(ir.FloatType(), [ir.FloatType()])
+        return builder.call(cgutils.get_or_insert_function(builder.module, function_type, "llvm.rint.f32"), args)
 
     return nt.float32(nt.float32), codegen
 

@@ -37,7 +37,7 @@ def add_columns(typing, sums, sums_at, x, x_at, stride, w, w_at, columns):  # ty
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kinds, (sums_v, sums_at, x_v, x_at, stride, w_v, w_at, columns) = signature.args, args
+        types, (sums_v, sums_at, x_v, x_at, stride, w_v, w_at, columns) = signature.args, args
         tokens, vectors = range(TOKENS), range(VECTORS)
 
         def number(value: int) -> Any:
@@ -52,18 +52,18 @@ def add_columns(typing, sums, sums_at, x, x_at, stride, w, w_at, columns):  # ty
                 column = builder.add(builder.mul(loop.index, number(UNROLLED)), number(u))
                 row = builder.add(w_at, builder.mul(column, number(ROWS)))
                 weights = [
-                    load_at(context, builder, kinds[5], w_v, builder.add(row, number(LANES * v)), FLOATS)
+                    load_at(context, builder, types[5], w_v, builder.add(row, number(LANES * v)), FLOATS)
                     for v in vectors
                 ]
                 for t in tokens:
-                    value = load_at(context, builder, kinds[2], x_v, builder.add(begins[t], column), FLOAT)
+                    value = load_at(context, builder, types[2], x_v, builder.add(begins[t], column), FLOAT)
                     value = splat(builder, value, FLOATS)
                     for v in vectors:
                         total = builder.call(fma, [weights[v], value, builder.load(totals[t][v])])
                         builder.store(total, totals[t][v])
         for t in tokens:
             for v in vectors:
-                at = kinds[0], sums_v, builder.add(sums_at, number(ROWS * t + LANES * v))
+                at = types[0], sums_v, builder.add(sums_at, number(ROWS * t + LANES * v))
                 total = builder.fadd(load_at(context, builder, *at, FLOATS), builder.load(totals[t][v]))
                 store_at(context, builder, *at, total)
         return context.get_dummy_value()

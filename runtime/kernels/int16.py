@@ -84,12 +84,12 @@ def add_block(typing, sums, sums_at, x, x_at, x_scales, scales_at, w, w_at):  # 
         tokens, vectors = range(TOKENS), range(VECTORS)
 
         def place(name: str, offset: int, more: Any = None) -> tuple[Any, Any, Any]:
-            kind, value, at = arrays[name]
+            array_type, value, at = arrays[name]
             at = builder.add(at, ir.Constant(INDEX, offset))
-            return kind, value, at if more is None else builder.add(at, more)
+            return array_type, value, at if more is None else builder.add(at, more)
 
-        def everywhere(where: tuple[Any, Any, Any], kind: Any, lanes: Any) -> Any:
-            return splat(builder, load_at(context, builder, *where, kind), lanes)
+        def everywhere(where: tuple[Any, Any, Any], element: Any, lanes: Any) -> Any:
+            return splat(builder, load_at(context, builder, *where, element), lanes)
 
         dot = summing("vpdpwssd")
         zero = ir.Constant(WORDS, [0] * LANES)

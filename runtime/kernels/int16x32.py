@@ -35,7 +35,9 @@ def _from_memory(read: Any, result: Any) -> Any:
     @intrinsic
     def made(typing: Any, array: Any, at: Any) -> Any:
         def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-            return read(context, builder, lambda kind: load_at(context, builder, array, args[0], args[1], kind))
+            return read(
+                context, builder, lambda llvm_type: load_at(context, builder, array, args[0], args[1], llvm_type)
+            )
 
         return result(array, nt.intp), codegen
 
@@ -157,17 +159,17 @@ def looked_up(typing: Any, table: Any, array: Any, at: Any) -> Any:
         entries = load_at(context, builder, table, args[0], zero, ir.VectorType(BYTE, LANES))
         twice = ir.Constant(ir.VectorType(WORD, WIDE), [i % LANES for i in range(WIDE)])
         entries = builder.shuffle_vector(entries, entries, twice)
-        index = _nibble_bytes(builder, lambda kind: load_at(context, builder, array, args[1], args[2], kind))
+        index = _nibble_bytes(builder, lambda llvm_type: load_at(context, builder, array, args[1], args[2], llvm_type))
         if has(context, "avx2"):
-            kind = ir.FunctionType(bytes_, [bytes_, bytes_])
-            shuffle = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pshuf.b")
+            llvm_type = ir.FunctionType(bytes_, [bytes_, bytes_])
+            shuffle = cgutils.get_or_insert_function(builder.module, llvm_type, "llvm.x86.avx2.pshuf.b")
             return builder.sext(builder.call(shuffle, [entries, index]), VECTOR)
-        found = ir.Constant(bytes_, ir.Undefined)
+        result = ir.Constant(bytes_, ir.Undefined)
         for i in range(WIDE):
             lane = ir.Constant(WORD, i)
             entry = builder.extract_element(entries, builder.zext(builder.extract_element(index, lane), WORD))
-            found = builder.insert_element(found, entry, lane)
-        return builder.sext(found, VECTOR)
+            result = builder.insert_element(result, entry, lane)
+        return builder.sext(result, VECTOR)
 
     return i16x32(table, array, nt.intp), codegen
 
@@ -232,8 +234,8 @@ def half_pair(typing: Any, array: Any, at: Any) -> Any:
         pair = builder.insert_element(
             pair, load_at(context, builder, array, args[0], args[1], WORD), ir.Constant(WORD, 0)
         )
-        found = halves_of(context, builder, builder.bitcast(pair, eight), 8)
-        spread = builder.shuffle_vector(found, found, ir.Constant(WORDS, [0] * 8 + [1] * 8))
+        halves = halves_of(context, builder, builder.bitcast(pair, eight), 8)
+        spread = builder.shuffle_vector(halves, halves, ir.Constant(WORDS, [0] * 8 + [1] * 8))
         return builder.fmul(spread, ir.Constant(FLOATS, [1.0] * 8 + [-1.0] * 8))
 
     return f32x16(array, nt.intp), codegen
@@ -261,8 +263,8 @@ def same_address(typing: Any, address: Any) -> Any:
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         if not has(context):
             return args[0]
-        kind = ir.FunctionType(INDEX, [INDEX])
-        return builder.call(ir.InlineAsm(kind, "", "=r,0", side_effect=False), args)
+        function_type = ir.FunctionType(INDEX, [INDEX])
+        return builder.call(ir.InlineAsm(function_type, "", "=r,0", side_effect=False), args)
 
     return nt.int64(nt.int64), codegen
 
@@ -285,8 +287,8 @@ def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c, rounded once."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        kind = ir.FunctionType(FLOATS, [FLOATS] * 3)
-        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.v16f32"), args)
+        function_type = ir.FunctionType(FLOATS, [FLOATS] * 3)
+        return builder.call(cgutils.get_or_insert_function(builder.module, function_type, "llvm.fma.v16f32"), args)
 
     return f32x16(f32x16, f32x16, f32x16), codegen
 
@@ -320,16 +322,16 @@ def sums_of_lanes(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
         for step in (2, 1):
             other = builder.shuffle_vector(value, value, ir.Constant(WORDS, [i ^ step for i in range(LANES)]))
             value = builder.fadd(value, other)
-        found = [builder.extract_element(value, ir.Constant(WORD, i)) for i in range(0, LANES, 4)]
-        return context.make_tuple(builder, signature.return_type, found)
+        sums = [builder.extract_element(value, ir.Constant(WORD, i)) for i in range(0, LANES, 4)]
+        return context.make_tuple(builder, signature.return_type, sums)
 
     return UniTuple(nt.float32, 4)(f32x16, f32x16, f32x16, f32x16), codegen
 
 
 def fetch(context: Any, builder: ir.IRBuilder, address: ir.Value, to_write: int = 0, cache: int = 1) -> None:
     """Prefetch the cache line of a byte's address, to the first or the second cache."""
-    kind = ir.FunctionType(ir.VoidType(), [address.type, WORD, WORD, WORD])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    function_type = ir.FunctionType(ir.VoidType(), [address.type, WORD, WORD, WORD])
+    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0i8")
     builder.call(function, [address, *(ir.Constant(WORD, n) for n in (to_write, 4 - cache, 1))])
 
 

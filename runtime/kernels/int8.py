@@ -143,7 +143,7 @@ class _Group:
     context: Any
     builder: Any
     values: dict[str, Any]
-    kinds: dict[str, Any]
+    types: dict[str, Any]
 
     @staticmethod
     def number(value: int) -> Any:
@@ -153,8 +153,8 @@ class _Group:
         """Return an argument plus a number."""
         return self.builder.add(self.values[name], self.number(offset))
 
-    def read(self, name: str, at: Any, kind: Any) -> Any:
-        return load_at(self.context, self.builder, self.kinds[name], self.values[name], at, kind)
+    def read(self, name: str, at: Any, llvm_type: Any) -> Any:
+        return load_at(self.context, self.builder, self.types[name], self.values[name], at, llvm_type)
 
     def vector(self, name: str, offset: int) -> Any:
         """Return LANES rows of the group's weights."""
@@ -205,7 +205,7 @@ class _Group:
                 total = builder.call(fma, [product, builder.fmul(factors[v], scale), total])
                 if minima is not None:
                     total = builder.call(fma, [minima[v], less, total])
-                store_at(self.context, builder, self.kinds["sums"], self.values["sums"], place, total)
+                store_at(self.context, builder, self.types["sums"], self.values["sums"], place, total)
 
 
 @kernel
@@ -288,9 +288,9 @@ def round_q8_k(x, width, out, scales, start, stop):  # type: ignore[no-untyped-d
         top = greatest
         for i in range(at, at + SUPER, LANES):
             value = load(x, i)
-            found = mask_bits(absolute(value) == greatest)
-            if found != 0:
-                top = lane(value, lowest_bit(found))
+            bits = mask_bits(absolute(value) == greatest)
+            if bits != 0:
+                top = lane(value, lowest_bit(bits))
                 break
         inverse = -TOP / top if top != f32(0) else f32(0)
         lost = every(f32(0))

@@ -37,11 +37,11 @@ f32 = np.float32
 ZERO, ONE = f32(0), f32(1)
 HEAD_EPS = 64e-5  # of the norm of a head's output
 MIN_LENGTH = f32(1e-12)  # of a key, as a divisor
-SLOWEST = f32(-np.exp(-0.5))  # the logarithm of the least factor of RWKV 7's states
+SLOWEST = f32(-np.exp(-0.5))  # the logarithm of the minimum factor of RWKV 7's states
 
 # of mixtures: their number, their shares (COUNT, WIDTH), the additions by token, or 0, whether the row is kept
 COUNT, ADDED, ADDED_WIDTH, KEEPS = 18, 19, 20, 21
-KIND, SCALE = 22, 23  # of `activate`; SCALE is a float64
+ACTIVATION, SCALE = 22, 23  # of `activate`; SCALE is a float64
 TANH, LOGISTIC, SQUARED_RELU = 1, 2, 3
 # of heads: addresses of rows next to X, the receptances; K and V of RWKV 6 are as wide as KEY_WIDTH
 K, V, W, SCRATCH, KEY_WIDTH, FIRST, FIRST_VALUES, A, VALUE_GATE, KEY_SCALE, KEY_RATE = range(20, 31)
@@ -101,13 +101,13 @@ def activate(row, thread, threads):  # type: ignore[no-untyped-def]
     for t in range(run[context_state.TOKENS]):
         x = array_at(row_at(op, X, t), op[X_WIDTH], np.float32)
         out = array_at(row_at(op, OUT, t), op[OUT_WIDTH], np.float32)
-        if op[KIND] == TANH:
+        if op[ACTIVATION] == TANH:
             for c in range(first, stop):
                 out[c] = tanh(x[c])
-        elif op[KIND] == LOGISTIC:
+        elif op[ACTIVATION] == LOGISTIC:
             for c in range(first, stop):
                 out[c] = sigmoid(x[c])
-        elif op[KIND] == SQUARED_RELU:
+        elif op[ACTIVATION] == SQUARED_RELU:
             for c in range(first, stop):
                 value = ZERO if x[c] < ZERO else x[c]  # NaN stays
                 out[c] = value * value

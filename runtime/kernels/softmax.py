@@ -121,7 +121,7 @@ def divergences(base, other, base_z, other_z, out, start, stop):  # type: ignore
         out[r, 2] = 0.5 * apart
 
 
-LEAST = f32(-16)  # of the log-probabilities that llama.cpp counts
+MIN_LOG_P = f32(-16)  # of the log-probabilities that llama.cpp counts
 
 
 @partial(inlined, fastmath={"reassoc"})
@@ -129,7 +129,7 @@ def short_stored_gap(base, other, z):  # type: ignore[no-untyped-def]
     total = 0.0
     for i in range(base.size):
         term = exp(base[i]) * (base[i] - other[i] + z)
-        total += np.float64(term) if base[i] > LEAST else 0.0
+        total += np.float64(term) if base[i] > MIN_LOG_P else 0.0
     return total
 
 
@@ -152,18 +152,48 @@ def store_rows(logits, words, start, stop):  # type: ignore[no-untyped-def]
     """Encode words[r], uint16: a row of logits as llama.cpp stores it, after the scale and the minimum as float32."""
     for r in range(start, stop):
         row = logits[r]
-        top, least = row[0], row[0]
+        top, lowest = row[0], row[0]
         for i in range(row.size):
             top = max(top, row[i])
-            least = min(least, row[i])
-        least = max(least, top - f32(16))
+            lowest = min(lowest, row[i])
+        lowest = max(lowest, top - f32(16))
         z = f32(np.log(sum_of_exp(row, top)))
         head = words[r, :4].view(np.float32)
-        scale = (top - least) / f32(65535)
+        scale = (top - lowest) / f32(65535)
         head[0] = scale
-        head[1] = least - top - z
+        head[1] = lowest - top - z
         inverse = ONE / scale if scale != ZERO else ZERO
         for i in range(row.size):
-            words[r, 4 + i] = np.uint16(nearest(inverse * (row[i] - least))) if row[i] > least else np.uint16(0)
+            words[r, 4 + i] = np.uint16(nearest(inverse * (row[i] - lowest))) if row[i] > lowest else np.uint16(0)
         for i in range(4 + row.size, words.shape[1]):
             words[r, i] = np.uint16(0)
+
+
+MIN_P = 1e-38  # replaces a probability too small for float32
+
+
+@njit(cache=True, nogil=True)
+def merged_divergences(ids, log_p, log_others, other, other_z, out, start, stop):  # type: ignore[no-untyped-def]
+    """Compute out[r, 0], float64: KL(base ‖ other) with all tokens but ids[r] merged into one.
+
+    log_p: float32 (n, k), the base's log-probabilities of ids; log_others: of all other tokens together. other: logits,
+    other_z: log of each row's sum of e^logits, float64. As both sum to 1, p log(p / q) + q - p has the same sum as p
+    log(p / q), and no negative terms. The merged part is summed separately: one minus the others would lose digits.
+    """
+    row = np.empty(other.shape[1], np.float32)
+    for r in range(start, stop):
+        row[:] = other[r]
+        total = 0.0
+        for i in range(ids.shape[1]):
+            log_q = np.float64(row[ids[r, i]]) - other_z[r]
+            d, p = np.float64(log_p[r, i]) - log_q, np.exp(np.float64(log_p[r, i]))
+            total += p * (d + np.exp(-d) - 1.0)
+            row[ids[r, i]] = -np.inf
+        q = 0.0
+        if ids.shape[1] < row.size:
+            top = largest(row)
+            q = sum_of_exp(row, top) * np.exp(np.float64(top) - other_z[r])
+        p = np.exp(np.float64(log_others[r]))
+        if p > 0.0:
+            total += p * (np.float64(log_others[r]) - np.log(max(q, MIN_P)))
+        out[r, 0] = max(0.0, total + q - p)

@@ -1,6 +1,6 @@
 """Layers with states, for a few tokens: operations for `team.run`.
 
-A table has the address of a text's states, one for each slot (see `pass_state`), laid out as in `KVCache.states`: the
+A table has the address of a text's states, one per slot (see `context_state`), laid out as in `KVCache.states`: the
 last inputs of a convolution (taps - 1, channels), and a matrix for each head, whose rows are padded to whole lanes.
 They are changed in place. Tokens of one text are processed in order, so that a thread takes all tokens of a head, or of
 some channels, one after another.
@@ -24,14 +24,14 @@ from .thread_team import FIELDS, array_at, operation
 f32 = np.float32
 ZERO, ONE = f32(0), f32(1)
 
-STATE = 2  # address of the pass's state (see `pass_state`)
+STATE = 2  # address of the pass's state (see `context_state`)
 X, X_WIDTH, OUT, OUT_WIDTH = 3, 4, 5, 6  # input and output: addresses, and the width of a token's row
 SHORTS, NUMBERS_AT = 7, 8  # where the output goes as integers (see `dots`), or 0
 WIDTH = 9  # numbers of a row that count
 TABLE = 10  # address of int64, for each slot the address of this layer's states
 WEIGHT, BIAS, EPS = 11, 12, 13  # EPS is a float64
 HEADS, HEAD_WIDTH, GROUPS, SIZE = 14, 15, 16, 17
-GATE, GATE_WIDTH, GATE_BLOCK, GATE_APART, GATE_KIND = 18, 19, 20, 21, 22  # blocks: see `_place`
+GATE, GATE_WIDTH, GATE_BLOCK, GATE_APART, GATE_TYPE = 18, 19, 20, 21, 22  # blocks: see `_place`
 SILU, SIGMOID = 1, 2  # types of gates and activations; 0 is none
 # of a convolution:
 TAPS, ACTIVATION, BEFORE, BEFORE_WIDTH, AFTER, AFTER_WIDTH, X_BLOCK, X_APART = 18, 19, 20, 21, 22, 23, 24, 25
@@ -194,10 +194,10 @@ def _gated(op, out, t, first, last):  # type: ignore[no-untyped-def]
     for c in range(first, whole, LANES):
         g = load(gate, _place(c, op[GATE_BLOCK], op[GATE_APART]))
         factor = sigmoid_of_lanes(g)
-        store(out, c, load(out, c) * (factor * g if op[GATE_KIND] == SILU else factor))
+        store(out, c, load(out, c) * (factor * g if op[GATE_TYPE] == SILU else factor))
     for c in range(whole, last):
         value = gate[_place(c, op[GATE_BLOCK], op[GATE_APART])]
-        out[c] *= sigmoid(value) * (value if op[GATE_KIND] == SILU else ONE)
+        out[c] *= sigmoid(value) * (value if op[GATE_TYPE] == SILU else ONE)
 
 
 @operation

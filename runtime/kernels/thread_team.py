@@ -89,8 +89,8 @@ def _call(typing: Any, rows: Any, at: Any, thread: Any, threads: Any) -> Any:
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
         row = builder.gep(data, [args[1]])
-        kind = ir.FunctionType(ir.VoidType(), [INDEX, INDEX, INDEX])
-        function = builder.inttoptr(builder.load(row), kind.as_pointer())
+        function_type = ir.FunctionType(ir.VoidType(), [INDEX, INDEX, INDEX])
+        function = builder.inttoptr(builder.load(row), function_type.as_pointer())
         builder.call(function, [builder.ptrtoint(row, INDEX), args[2], args[3]])
         return context.get_dummy_value()
 
@@ -140,8 +140,8 @@ def _let_others_run(typing: Any) -> Any:
     """Call the C library's sched_yield."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        kind = ir.FunctionType(ir.IntType(32), [])
-        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
+        function_type = ir.FunctionType(ir.IntType(32), [])
+        return builder.call(cgutils.get_or_insert_function(builder.module, function_type, "sched_yield"), [])
 
     return nt.int32(), codegen
 

@@ -26,15 +26,15 @@ def spans(count: int, step: int) -> list[Span]:
     return [(start, min(start + step, count)) for start in range(0, count, step)]
 
 
-def shares(count: int, least: int, threads: int) -> list[Span]:
-    """Return 0 … count in at most one piece a thread, none (but a single one) much smaller than `least`."""
-    pieces = max(1, min(threads, count // max(1, least)))
+def shares(count: int, min_share: int, threads: int) -> list[Span]:
+    """Return 0 … count in at most one piece a thread, none (but a single one) much smaller than `min_share`."""
+    pieces = max(1, min(threads, count // max(1, min_share)))
     return spans(count, -(-count // pieces)) if count else []
 
 
-def share_out(body: Callable[[int, int], None], count: int, least: int, threads: int) -> None:
+def share_out(body: Callable[[int, int], None], count: int, min_share: int, threads: int) -> None:
     """Call body(start, stop) for the `shares` of 0 … count, as `parallel` does."""
-    parallel(body, shares(count, least, threads), threads)
+    parallel(body, shares(count, min_share, threads), threads)
 
 
 def parallel(body: Callable[[int, int], None], pieces: Sequence[Span], threads: int) -> None:

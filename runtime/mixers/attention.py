@@ -6,6 +6,7 @@ Scores exist for one block a thread only, so memory does not grow with the squar
 import itertools
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,69 +26,68 @@ WORTHWHILE = 1 << 21
 MIN_OPS_PER_THREAD = 1 << 18  # multiplications
 
 
-def attend(  # noqa: PLR0913  # what models change about attention
+@dataclass(frozen=True)
+class AttentionOptions:
+    """Which keys a query sees, and what changes its scores.
+
+    causal: keys after the query are hidden. window: so are keys at distance >= window. chunk: keys outside the query's
+    own chunk of so many positions are hidden. keys_after: int64 (n,), how many keys after each query are visible in a
+    causal mask. bias: float32 (heads, n, m), added to the scores. alibi: float32 (heads,), slopes of the distance
+    penalty. softcap: scores become c tanh(score / c). sinks: float32 (heads,), logits that take part in the sum only.
+    """
+
+    causal: bool = True
+    window: int | None = None
+    chunk: int | None = None
+    keys_after: Ids | None = None
+    bias: Floats | None = None
+    alibi: Floats | None = None
+    softcap: float | None = None
+    sinks: Floats | None = None
+
+    def seen(self, at: Ids, keys: int) -> tuple[Ids, Ids]:
+        """Return the first visible key of each query at these positions, and the end."""
+        first = np.zeros_like(at) if self.window is None else np.clip(at - self.window + 1, 0, keys)
+        if self.chunk is not None:
+            first = np.maximum(first, at // self.chunk * self.chunk)
+        if self.causal:
+            last = np.clip(at + 1, 0, keys)
+        else:
+            last = np.full_like(at, keys) if self.window is None else np.clip(at + self.window, 0, keys)
+        last = np.maximum(last, first)
+        return first, last if self.keys_after is None else np.maximum(last, np.minimum(at + 1 + self.keys_after, keys))
+
+
+CAUSAL, BIDIRECTIONAL = AttentionOptions(), AttentionOptions(causal=False)
+
+
+def attend(
     q: Floats,
     k: Floats,
     v: Floats,
     *,
     q_positions: ArrayLike,
     scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    alibi: Floats | None = None,
-    causal: bool = True,
-    sinks: Floats | None = None,
-    bias: Floats | None = None,
+    options: AttentionOptions = CAUSAL,
     sequences: int = 1,
-    chunk: int | None = None,
-    keys_after: Ids | None = None,
     threads: int = 1,
 ) -> Floats:
     """Return softmax(scale q·k) v for every head: float32 (n, heads * dv).
 
     q (n, heads, d), k (m, kv heads, d), v (m, kv heads, dv), float32; heads share key-value heads in equal groups of
-    neighbours. Key j stands at position j, query i at q_positions[i].
-    window: a key at distance >= window is hidden. softcap: scores become c tanh(score / c). alibi: float32 (heads,),
-    slopes of the distance penalty. sinks: float32 (heads,), logits that take part in the sum alone.
-    bias: float32 (heads, n, m), added to the scores. sequences: q, k, v are so many equally long texts one after the
-    other, which do not see each other; positions and bias are those of one text. chunk: of so many positions each; keys
-    of a query's own chunk alone are seen. keys_after: int64 (n,), so many keys after a query are seen, too.
-    Raises ValueError for heads or widths that do not fit each other.
+    neighbours. Key j is at position j, query i at q_positions[i]. sequences: q, k, v are so many equally long texts one
+    after the other, which do not see each other; positions and bias are those of one text. Raises ValueError for heads
+    or widths that do not fit each other.
     """
     heads, kv_heads, n, m = q.shape[1], k.shape[1], len(q) // sequences, len(k) // sequences
     if heads % kv_heads or q.shape[2] != k.shape[2] or k.shape[:2] != v.shape[:2]:  # kernels would read past their ends
         raise ValueError(f"queries {q.shape}, keys {k.shape} and values {v.shape} do not fit each other")
-    group, products = heads // kv_heads, math.prod(q.shape) * m
-    sink = np.full(heads, -np.inf, np.float32) if sinks is None else np.asarray(sinks, np.float32)
-    slopes = None if alibi is None else np.asarray(alibi, np.float32)
     at = np.asarray(q_positions, np.int64)
-    first, last = seen_keys(at, m, window, causal, chunk)
-    if keys_after is not None:
-        last = np.maximum(last, np.minimum(at + 1 + keys_after, m))
-    few = n * group < ROWS  # too few to lay the keys out for them
+    few = n * (heads // kv_heads) < ROWS  # too few to lay the keys out for them
     values = _filled(v, COLUMNS) if few else _by_head(v, sequences, threads)
     packed = None if few else _packed(k, sequences, threads)
     out = np.empty((len(q), heads, v.shape[2]), np.float32)
-    job = _Job(q, k, packed, values, out, first, last, at, sink, scale, bias, slopes, softcap, sequences)
-
-    wanted = min(BLOCKS_A_THREAD * threads, products // WORTHWHILE) // (sequences * kv_heads)
-    blocks = spans(n, -(-n // max(1, wanted, -(-n * group * m // ROOM))))
-    # longest rows first, so that no thread begins one when the others are done
-    parts = list(itertools.product(range(sequences), range(kv_heads), sorted(blocks, reverse=True)))
-    size = (blocks[0][1] * group + ROWS) * (m + COLUMNS + LANES)
-    free: list[Floats] = []  # scratch memory not in use
-
-    def attend_parts(begin: int, end: int) -> None:
-        try:
-            room = free.pop()
-        except IndexError:
-            room = rooms(-(-size // LANES))[0]
-            room[:] = 0  # hidden scores are not computed, but bias and softcap are applied to them
-        for sequence, g, (start, stop) in parts[begin:end]:
-            _attend_block(job, sequence, g, slice(start, stop), room)
-        free.append(room)
-
-    parallel(attend_parts, spans(len(parts), len(parts) if products < MIN_OPS_PER_THREAD else 1), threads)
+    _attend_blocks(_Job(q, k, packed, values, out, *options.seen(at, m), at, scale, options, sequences), threads)
     return out.reshape(len(q), -1)
 
 
@@ -107,17 +107,44 @@ class _Job:
     first: Ids
     last: Ids
     at: Ids
-    sink: Floats
     scale: float
-    bias: Floats | None
-    slopes: Floats | None
-    softcap: float | None
+    options: AttentionOptions
     sequences: int
 
     @property
     def keys(self) -> int:
         """Of one text."""
         return len(self.k) // self.sequences
+
+    @cached_property
+    def sinks(self) -> Floats:
+        """Logits of sinks, float32 (heads,); -inf without any."""
+        sinks = self.options.sinks
+        return np.full(self.q.shape[1], -np.inf, np.float32) if sinks is None else np.asarray(sinks, np.float32)
+
+
+def _attend_blocks(job: _Job, threads: int) -> None:
+    """Run all blocks of queries in threads, each with scratch memory of its own."""
+    kv_heads, n, m = job.k.shape[1], len(job.q) // job.sequences, job.keys
+    group, products = job.q.shape[1] // kv_heads, math.prod(job.q.shape) * m
+    wanted = min(BLOCKS_A_THREAD * threads, products // WORTHWHILE) // (job.sequences * kv_heads)
+    blocks = spans(n, -(-n // max(1, wanted, -(-n * group * m // ROOM))))
+    # longest rows first, so that no thread begins one when the others are done
+    parts = list(itertools.product(range(job.sequences), range(kv_heads), sorted(blocks, reverse=True)))
+    size = (blocks[0][1] * group + ROWS) * (m + COLUMNS + LANES)
+    free: list[Floats] = []  # scratch memory not in use
+
+    def attend_parts(begin: int, end: int) -> None:
+        try:
+            room = free.pop()
+        except IndexError:
+            room = rooms(-(-size // LANES))[0]
+            room[:] = 0  # hidden scores are not computed, but bias and softcap are applied to them
+        for sequence, g, (start, stop) in parts[begin:end]:
+            _attend_block(job, sequence, g, slice(start, stop), room)
+        free.append(room)
+
+    parallel(attend_parts, spans(len(parts), len(parts) if products < MIN_OPS_PER_THREAD else 1), threads)
 
 
 def _attend_block(job: _Job, sequence: int, g: int, block: slice, room: Floats) -> None:
@@ -132,13 +159,13 @@ def _attend_block(job: _Job, sequence: int, g: int, block: slice, room: Floats) 
     scores = room[: filled * stride].reshape(filled, stride)
     _score(job, sequence, g, block, base, scores)
     each = scores[:queries].reshape(-1, group, stride)[:, :, : m - base]
-    if job.bias is not None:
-        each += job.bias[mine, block, base : base + each.shape[2]].transpose(1, 0, 2)
-    if job.slopes is not None:
+    if (bias := job.options.bias) is not None:
+        each += bias[mine, block, base : base + each.shape[2]].transpose(1, 0, 2)
+    if (alibi := job.options.alibi) is not None:
         distance = np.abs(np.arange(base, base + each.shape[2]) - job.at[block, None])
-        each -= job.slopes[mine, None] * distance[:, None].astype(np.float32)
-    if job.softcap:
-        ops.softcap(scores, job.softcap)
+        each -= np.asarray(alibi, np.float32)[mine, None] * distance[:, None].astype(np.float32)
+    if job.options.softcap:
+        ops.softcap(scores, job.options.softcap)
     apart = job.values.shape[2]  # widths that are filled up
     by_key = job.packed is None
     mixed, shares = rooms(-(-filled * apart // LANES), -(-queries // LANES))
@@ -149,7 +176,7 @@ def _attend_block(job: _Job, sequence: int, g: int, block: slice, room: Floats) 
         queries,
         group,
         *seen,
-        job.sink[mine],
+        job.sinks[mine],
         job.values.reshape(-1),
         (sequence * m * kv_heads + g * (1 if by_key else m)) * apart,
         apart * (kv_heads if by_key else 1),
@@ -187,18 +214,6 @@ def _score(job: _Job, sequence: int, g: int, block: slice, base: int, scores: Fl
         scores.reshape(-1),
         scores.shape[1],
     )
-
-
-def seen_keys(at: Ids, keys: int, window: int | None, causal: bool, chunk: int | None) -> tuple[Ids, Ids]:
-    """Return the first visible key of each query at these positions, and the end."""
-    first = np.zeros_like(at) if window is None else np.clip(at - window + 1, 0, keys)
-    if chunk is not None:
-        first = np.maximum(first, at // chunk * chunk)
-    if causal:
-        last = np.clip(at + 1, 0, keys)
-    else:
-        last = np.full_like(at, keys) if window is None else np.clip(at + window, 0, keys)
-    return first, np.maximum(last, first)
 
 
 def _filled(x: Floats, multiple: int) -> Floats:

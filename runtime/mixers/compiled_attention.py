@@ -15,11 +15,13 @@ from archs.spec import Rope
 
 from ..arrays import Floats
 from ..kernels import attention_operations as ops
+from ..kernels import attention_parts as division
 from ..kernels import dots, thread_team
+from ..kernels import head_operations as heads_of
 from ..kernels import token_parts as parts
 from ..kernels.context_state import SIZE
 from ..layer import Layer, Network
-from ..products.gemv import MOST_TOKENS, Vectors, aligned, product_fields, vectors
+from ..products.gemv import MAX_TOKENS, Vectors, aligned, product_fields, vectors
 from .latent_attention import attention_scale, size_of
 from .self_attention import alibi_slopes
 
@@ -172,7 +174,7 @@ class Workspace:
     def vectors(self, name: str, width: int, each: int = 0) -> Vectors:
         """Return a row for each token; or, with `each`, for each of so many heads and each token."""
         if each:
-            return self.rows.setdefault((f"{each} {name}", width), vectors(width, each * MOST_TOKENS))
+            return self.rows.setdefault((f"{each} {name}", width), vectors(width, each * MAX_TOKENS))
         return self.rows.setdefault((name, width), vectors(width))
 
 
@@ -195,19 +197,19 @@ class Bound:
     def put_angles(self, rows: Ints, cos: Floats, sin: Floats) -> None:
         """Tables (rows, half of what rotates), whose row of each token the pass's state says."""
         for row in self.rotating:
-            rows[row, ops.COS], rows[row, ops.SIN] = cos.ctypes.data, sin.ctypes.data
+            rows[row, heads_of.COS], rows[row, heads_of.SIN] = cos.ctypes.data, sin.ctypes.data
 
     def put_factors(self, rows: Ints, factors: Floats) -> None:
         """What queries are multiplied by, float32 by position."""
-        rows[self.tempered, ops.FACTORS] = factors.ctypes.data
+        rows[self.tempered, heads_of.FACTORS] = factors.ctypes.data
 
     def put_terms(self, rows: Ints, terms: Floats) -> None:
         """What is added to scores, float32 (heads, positions)."""
         rows[self.biased, ops.TERMS], rows[self.biased, ops.TERMS_APART] = terms.ctypes.data, terms.shape[1]
 
-    def put_kind(self, rows: Ints, kind: str) -> None:
-        rows[self.caching + self.attending, ops.KIND] = ops.KINDS[kind]
-        rows[self.attending, thread_team.FUNCTION] = ops.ATTEND[kind]()
+    def put_cache_type(self, rows: Ints, cache_type: str) -> None:
+        rows[self.caching + self.attending, heads_of.CACHE_TYPE] = heads_of.CACHE_TYPES[cache_type]
+        rows[self.attending, thread_team.FUNCTION] = ops.ATTEND[cache_type]()
 
 
 @dataclass
@@ -232,7 +234,7 @@ class Writer:
 
     def add(self, operation: Callable[[], int], fields: Fields, wait: bool = True) -> int:
         """Return the number of the row."""
-        self.operations.add(operation, {ops.STATE: self.state} | fields, wait)
+        self.operations.add(operation, {heads_of.STATE: self.state} | fields, wait)
         return len(self.operations.rows) - 1
 
     def product(self, name: str, x: Vectors, out: Floats, wait: bool = True) -> None:
@@ -251,7 +253,7 @@ class Writer:
         heads, rows, width = weight.shape
         stored, bias = self.stored[weight.name], self.layer.array(f"{name}.bias")
         for head in range(heads):
-            part = slice(head * MOST_TOKENS, (head + 1) * MOST_TOKENS)
+            part = slice(head * MAX_TOKENS, (head + 1) * MAX_TOKENS)
             own = Vectors(x.floats[part], width, x.shorts[part], x.numbers[part])
             fields = product_fields(
                 own,
@@ -293,7 +295,12 @@ class Writer:
 
 
 def _output(out: Vectors) -> Fields:
-    return {ops.OUT: out.floats, ops.OUT_WIDTH: out.room, ops.SHORTS: out.shorts, ops.NUMBERS_AT: out.numbers}
+    return {
+        heads_of.OUT: out.floats,
+        heads_of.OUT_WIDTH: out.room,
+        heads_of.SHORTS: out.shorts,
+        heads_of.NUMBERS_AT: out.numbers,
+    }
 
 
 @dataclass
@@ -309,14 +316,14 @@ class Heads:
         """Of `prepare_heads`: from here to there, or in place."""
         out = out or self
         return {
-            ops.X: self.x,
-            ops.X_WIDTH: self.x.strides[0] // 4,
-            ops.OUT: out.x,
-            ops.OUT_WIDTH: out.x.strides[0] // 4,
-            ops.HEADS: self.count,
-            ops.HEAD_WIDTH: self.width,
-            ops.X_APART: self.apart,
-            ops.OUT_APART: out.apart,
+            heads_of.X: self.x,
+            heads_of.X_WIDTH: self.x.strides[0] // 4,
+            heads_of.OUT: out.x,
+            heads_of.OUT_WIDTH: out.x.strides[0] // 4,
+            heads_of.HEADS: self.count,
+            heads_of.HEAD_WIDTH: self.width,
+            heads_of.X_APART: self.apart,
+            heads_of.OUT_APART: out.apart,
         }
 
 
@@ -342,11 +349,11 @@ def _norm_fields(weight: Floats, bias: Floats | None, spec: AttentionSpec) -> tu
     """Return code and fields of a head norm with weights."""
     each = weight.ndim == 2
     rms, eps = spec.rms and not (each and spec.head_eps), (each and spec.head_eps) or spec.eps
-    fields: Fields = {ops.WEIGHT: np.ascontiguousarray(weight), ops.EPS: float(eps)}
-    fields[ops.WEIGHT_APART] = weight.shape[1] if each else 0
+    fields: Fields = {heads_of.WEIGHT: np.ascontiguousarray(weight), heads_of.EPS: float(eps)}
+    fields[heads_of.WEIGHT_APART] = weight.shape[1] if each else 0
     if bias is not None and (each or not rms):
-        fields[ops.BIAS] = np.ascontiguousarray(bias)
-    return (ops.RMS if rms else ops.LAYER), fields
+        fields[heads_of.BIAS] = np.ascontiguousarray(bias)
+    return (heads_of.RMS if rms else heads_of.LAYER), fields
 
 
 def _stages(spec: AttentionSpec, writer: Writer, name: str, heads: int, width: int) -> list[Stage]:
@@ -355,30 +362,33 @@ def _stages(spec: AttentionSpec, writer: Writer, name: str, heads: int, width: i
     weight, bias = writer.layer.array(f"{name}_norm.weight"), writer.layer.array(f"{name}_norm.bias")
 
     def add(code: int, fields: Fields) -> None:
-        if stages[-1].whole and code not in (ops.CLAMP, ops.MULTIPLY, ops.RMS, ops.LAYER):
+        if stages[-1].whole and code not in (heads_of.CLAMP, heads_of.MULTIPLY, heads_of.RMS, heads_of.LAYER):
             stages.append(Stage())
         stages[-1].codes.append(code)
         stages[-1].fields |= fields
 
     for step in spec.steps:
         if step == "clamp" and spec.clamp:
-            add(ops.CLAMP, {ops.LIMIT: spec.clamp})
+            add(heads_of.CLAMP, {heads_of.LIMIT: spec.clamp})
         elif step == ("norm_values" if values else "norm_without_weights") and (values or spec.l2_norm):
-            add(ops.PLAIN_RMS, {ops.PLAIN_EPS: spec.eps})
+            add(heads_of.PLAIN_RMS, {heads_of.PLAIN_EPS: spec.eps})
         elif step == "norm" and not values and weight is not None:
             code, fields = _norm_fields(weight, bias, spec)
             whole = weight.shape == (heads * width,) and heads > 1
-            if whole and set(stages[-1].codes) - {ops.CLAMP, ops.MULTIPLY}:
+            if whole and set(stages[-1].codes) - {heads_of.CLAMP, heads_of.MULTIPLY}:
                 stages.append(Stage())
             stages[-1].whole = whole
             add(code, fields)
         elif step == "rope" and not values and spec.rope_width:
-            add(ops.HALVES if spec.rotation == "halves" else ops.ADJACENT, {ops.HALF: spec.rope_width // 2})
+            add(
+                heads_of.HALVES if spec.rotation == "halves" else heads_of.ADJACENT,
+                {heads_of.HALF: spec.rope_width // 2},
+            )
             stages[-1].rotates = True
     if values and spec.value_scale != 1:
-        add(ops.MULTIPLY, {ops.SCALE: spec.value_scale})
+        add(heads_of.MULTIPLY, {heads_of.SCALE: spec.value_scale})
     if name == "attn_q" and spec.tempered:
-        add(ops.MULTIPLY, {ops.SCALE: 1.0})
+        add(heads_of.MULTIPLY, {heads_of.SCALE: 1.0})
         stages[-1].tempered = True
     return stages
 
@@ -392,11 +402,11 @@ def _write_stages(writer: Writer, prepared: Sequence[Prepared]) -> None:
             stage, wait = stages[i], source is own[-1][0]
             fields = (source if i == 0 else out).fields(out)
             if stage.whole:
-                fields |= {ops.HEADS: 1, ops.HEAD_WIDTH: source.count * source.width}
+                fields |= {heads_of.HEADS: 1, heads_of.HEAD_WIDTH: source.count * source.width}
             keeps = table is not None and i == len(stages) - 1
             if keeps:
-                fields |= {ops.CACHE: table}
-            row = writer.add(ops.prepare_heads, fields | stage.fields | {ops.STEPS: stage.steps}, wait)
+                fields |= {heads_of.CACHE: table}
+            row = writer.add(heads_of.prepare_heads, fields | stage.fields | {heads_of.STEPS: stage.steps}, wait)
             writer.bound.rotating += [row] * stage.rotates
             writer.bound.tempered += [row] * stage.tempered
             writer.bound.caching += [row] * keeps
@@ -442,7 +452,7 @@ def _queries_keys_values(
         if not gate:
             gates = q.x[:, spec.key_width :]
             gate = {ops.GATE: gates, ops.GATE_WIDTH: gates.strides[0] // 4, ops.GATE_APART: q.apart}
-            gate[ops.GATE_KIND] = GATES[spec.gate]
+            gate[ops.GATE_TYPE] = GATES[spec.gate]
     return q, k if spec.keeps else None, v if spec.keeps else None, gate
 
 
@@ -456,36 +466,36 @@ def _written_gate(writer: Writer, spec: AttentionSpec | LatentAttentionSpec, x: 
         ops.GATE: gates.floats,
         ops.GATE_WIDTH: gates.room,
         ops.GATE_APART: 1 if of_head else spec.value_width,
-        ops.GATE_KIND: GATES[spec.gate],
+        ops.GATE_TYPE: GATES[spec.gate],
         ops.GATE_OF_HEAD: of_head,
     }
 
 
 def _write_attend(writer: Writer, spec: AttentionSpec, q: Heads, values: bool) -> Fields:
     """Return partial results of queries over the caches: fields of `finish_heads` that say where they are."""
-    group, room = spec.heads // spec.kv_heads, ops.scratch_room(spec.kv_heads, spec.key_width, spec.value_width)
-    most = ops.most_parts(group)
-    partial = ops.partial_room(spec.heads, spec.value_width, most, MOST_TOKENS)
+    group, room = (spec.heads // spec.kv_heads, division.scratch_room(spec.kv_heads, spec.key_width, spec.value_width))
+    max_parts = division.max_parts(group)
+    partial = division.partial_room(spec.heads, spec.value_width, max_parts, MAX_TOKENS)
     shape: Fields = {
-        ops.HEADS: group,
-        ops.GROUPS: spec.kv_heads,
-        ops.VALUE_WIDTH: spec.value_width,
-        ops.WINDOW: spec.window,
-        ops.CHUNK: spec.chunk,
-        ops.PARTIAL: writer.workspace.array("partial", partial),
-        ops.PARTS: most,
+        heads_of.HEADS: group,
+        division.GROUPS: spec.kv_heads,
+        division.VALUE_WIDTH: spec.value_width,
+        division.WINDOW: spec.window,
+        division.CHUNK: spec.chunk,
+        division.PARTIAL: writer.workspace.array("partial", partial),
+        division.PARTS: max_parts,
     }
     row = writer.add(
         ops.ATTEND["f32"],
         shape
         | {
-            ops.X: q.x,
-            ops.X_WIDTH: q.x.strides[0] // 4,
-            ops.X_APART: q.apart,
-            ops.HEAD_WIDTH: spec.key_width,
+            heads_of.X: q.x,
+            heads_of.X_WIDTH: q.x.strides[0] // 4,
+            heads_of.X_APART: q.apart,
+            heads_of.HEAD_WIDTH: spec.key_width,
             ops.ALL_KEYS: writer.bound.keys,
             ops.ALL_VALUES: writer.bound.values if values else 0,
-            ops.SCALE: spec.scale,
+            heads_of.SCALE: spec.scale,
             ops.CAP: spec.softcap,
             ops.SLOPES: 0 if spec.slopes is None else spec.slopes,
             ops.ROOM: room,
@@ -516,8 +526,8 @@ def write_latent_attention(writer: Writer, spec: LatentAttentionSpec, x: Vectors
 
 
 def _rope(spec: LatentAttentionSpec) -> Stage:
-    code = ops.HALVES if spec.rotation == "halves" else ops.ADJACENT
-    return Stage(codes=[code] * spec.rotates, fields={ops.HALF: spec.rope_width // 2}, rotates=spec.rotates)
+    code = heads_of.HALVES if spec.rotation == "halves" else heads_of.ADJACENT
+    return Stage(codes=[code] * spec.rotates, fields={heads_of.HALF: spec.rope_width // 2}, rotates=spec.rotates)
 
 
 def _key_norm(writer: Writer, spec: LatentAttentionSpec, name: str, eps: float) -> Stage:
@@ -525,10 +535,10 @@ def _key_norm(writer: Writer, spec: LatentAttentionSpec, name: str, eps: float) 
     weight, bias = writer.layer.array(f"{name}.weight"), writer.layer.array(f"{name}.bias")
     if weight is None:
         return Stage()
-    fields: Fields = {ops.WEIGHT: weight, ops.EPS: eps}
+    fields: Fields = {heads_of.WEIGHT: weight, heads_of.EPS: eps}
     if bias is not None and not spec.rms:
-        fields[ops.BIAS] = bias
-    return Stage(codes=[ops.RMS if spec.rms else ops.LAYER], fields=fields)
+        fields[heads_of.BIAS] = bias
+    return Stage(codes=[heads_of.RMS if spec.rms else heads_of.LAYER], fields=fields)
 
 
 def _absorbed(writer: Writer, spec: LatentAttentionSpec, q: Floats, compressed: Vectors, gate: Fields) -> Vectors:
@@ -536,10 +546,10 @@ def _absorbed(writer: Writer, spec: LatentAttentionSpec, q: Floats, compressed: 
     key_width, made = latent + rotated, Heads(q, heads, plain, plain + rotated)
     query = writer.workspace.vectors("query", heads * key_width).floats
     asked = writer.workspace.vectors("plain queries", plain, heads)
-    factor: Fields = {ops.SCALE: 1.0} if spec.tempered else {}
-    rope, codes = _rope(spec), [ops.MULTIPLY] * spec.tempered
-    packed: Fields = {ops.OUT_APART: MOST_TOKENS * asked.room, ops.STEPS: Stage(codes=codes).steps} | factor
-    rows = [writer.add(ops.prepare_heads, made.fields() | _output(asked) | packed, False)]
+    factor: Fields = {heads_of.SCALE: 1.0} if spec.tempered else {}
+    rope, codes = _rope(spec), [heads_of.MULTIPLY] * spec.tempered
+    packed: Fields = {heads_of.OUT_APART: MAX_TOKENS * asked.room, heads_of.STEPS: Stage(codes=codes).steps} | factor
+    rows = [writer.add(heads_of.prepare_heads, made.fields() | _output(asked) | packed, False)]
     turned, to = Heads(q[:, plain:], heads, rotated, made.apart), Heads(query[:, latent:], heads, rotated, key_width)
     rope.codes += codes
     rows.append(_stage(writer, turned.fields(to) | factor, rope, False))
@@ -554,22 +564,22 @@ def _absorbed(writer: Writer, spec: LatentAttentionSpec, q: Floats, compressed: 
     rope.codes, rope.fields = key_norm.codes + rope.codes, key_norm.fields | rope.fields
     _stage(writer, Heads(compressed.floats, 1, latent).fields(whole), norm, False)
     _stage(writer, turned.fields(Heads(key[:, latent:], 1, rotated)), rope, False)
-    writer.bound.caching.append(_stage(writer, whole.fields() | {ops.CACHE: writer.bound.keys}, Stage(), True))
-    writer.product_of_heads("attn_k_b", asked, query[:, : heads * key_width].reshape(MOST_TOKENS, heads, key_width))
+    writer.bound.caching.append(_stage(writer, whole.fields() | {heads_of.CACHE: writer.bound.keys}, Stage(), True))
+    writer.product_of_heads("attn_k_b", asked, query[:, : heads * key_width].reshape(MAX_TOKENS, heads, key_width))
     narrow = AttentionSpec(heads, 1, key_width, latent, spec.scale, window=spec.window)
     partial = _write_attend(writer, narrow, Heads(query, heads, key_width, key_width), False)
     mixed = writer.workspace.vectors("mixed latents", latent, heads)
-    apart: Fields = {ops.OUT_APART: MOST_TOKENS * mixed.room, ops.ROW_EACH: 1}
+    apart: Fields = {heads_of.OUT_APART: MAX_TOKENS * mixed.room, ops.ROW_EACH: 1}
     writer.add(ops.finish_heads, partial | _output(mixed) | apart)
     out = writer.workspace.vectors("mixed", heads * spec.value_width)
-    values = out.floats[:, : heads * spec.value_width].reshape(MOST_TOKENS, heads, spec.value_width)
+    values = out.floats[:, : heads * spec.value_width].reshape(MAX_TOKENS, heads, spec.value_width)
     writer.product_of_heads("attn_v_b", mixed, values)
-    shape: Fields = {ops.HEADS: heads, ops.GROUPS: 1, ops.VALUE_WIDTH: spec.value_width}
+    shape: Fields = {heads_of.HEADS: heads, division.GROUPS: 1, division.VALUE_WIDTH: spec.value_width}
     return _finished(writer, out, shape, gate, spec.rms, spec.key_eps)
 
 
 def _stage(writer: Writer, fields: Fields, stage: Stage, wait: bool) -> int:
-    row = writer.add(ops.prepare_heads, fields | stage.fields | {ops.STEPS: stage.steps}, wait)
+    row = writer.add(heads_of.prepare_heads, fields | stage.fields | {heads_of.STEPS: stage.steps}, wait)
     writer.bound.rotating += [row] * stage.rotates
     return row
 
@@ -588,9 +598,9 @@ def _widened(writer: Writer, spec: LatentAttentionSpec, q: Floats, compressed: V
     _stage(writer, Heads(wide, heads, plain, apart).fields(whole), Stage(), False)
     shared = Heads(compressed.floats[:, latent:], heads, rotated)
     _stage(writer, shared.fields(Heads(key[:, plain:], heads, rotated, key_width)), _rope(spec), False)
-    writer.bound.caching.append(_stage(writer, whole.fields() | {ops.CACHE: writer.bound.keys}, Stage(), False))
+    writer.bound.caching.append(_stage(writer, whole.fields() | {heads_of.CACHE: writer.bound.keys}, Stage(), False))
     values = Heads(wide[:, plain:], heads, spec.value_width, apart)
-    kept = values.fields() | {ops.CACHE: writer.bound.values}
+    kept = values.fields() | {heads_of.CACHE: writer.bound.values}
     writer.bound.caching.append(_stage(writer, kept, Stage(), True))
     plainly = AttentionSpec(heads, heads, key_width, spec.value_width, spec.scale)
     partial = _write_attend(writer, plainly, Heads(q, heads, key_width, key_width), True)

@@ -19,11 +19,11 @@ from ..kernels import dots
 from ..kernels import expert_operations as of_experts
 from ..kernels import token_parts as parts
 from ..layer import Layer, Network
-from ..products.gemv import MOST_TOKENS, Vectors, aligned, product_fields, stored_rows, vectors
+from ..products.gemv import MAX_TOKENS, Vectors, aligned, product_fields, stored_rows, vectors
 
 STACKS = ("ffn_gate_exps", "ffn_up_exps", "ffn_gate_up_exps", "ffn_down_exps")
 SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
-SERVED = {f"{name}.{kind}" for name in (*STACKS, *SHARED, "ffn_gate_inp") for kind in ("weight", "bias")} | {
+SERVED = {f"{name}.{part}" for name in (*STACKS, *SHARED, "ffn_gate_inp") for part in ("weight", "bias")} | {
     "ffn_gate_inp.scale",
     "ffn_gate_inp_shexp.weight",
     "exp_probs_b",
@@ -86,7 +86,7 @@ class Net:
 
 @dataclass(frozen=True)
 class ExpertsSpec:
-    """The experts of a layer. threads: the most that will run the operations."""
+    """The experts of a layer. threads: the maximum that will run the operations."""
 
     routing: Routing
     router: Weight
@@ -136,7 +136,7 @@ def supports(network: Network, layer: Layer) -> bool:
         and ("ffn_gate_up_exps.weight" in names or "ffn_up_exps.weight" in names)
         and (not block.gated or "ffn_gate_exps.weight" in names or "ffn_gate_up_exps.weight" in names)
         and hparams.scoring in of_experts.SCORINGS
-        and hparams.activation in of_experts.KINDS
+        and hparams.activation in of_experts.ACTIVATIONS
         and not (limited and hparams.activation == "swiglu_oai")
         and block.weigh_expert in (weigh_output, weigh_input)
         and (not shared or (sum_factor(block.add_shared_expert) is not None and own.sparsity is None))
@@ -184,14 +184,14 @@ def _weight(layer: Layer, name: str, experts: int = 1) -> Weight:
     return Weight(tensor, stored_rows(tensor), layer.array(f"{name}.bias"), experts)
 
 
-def _net(network: Network, layer: Layer, kind: str, limit: float | None) -> Net:
+def _net(network: Network, layer: Layer, suffix: str, limit: float | None) -> Net:
     block, hparams = network.block, network.hparams
-    experts = layer.need("ffn_gate_inp.weight").rows if kind == "exps" else 1
-    fused = f"ffn_gate_up_{kind}.weight" in layer
+    experts = layer.need("ffn_gate_inp.weight").rows if suffix == "exps" else 1
+    fused = f"ffn_gate_up_{suffix}.weight" in layer
     gate = None
-    if not fused and block.gated and f"ffn_gate_{kind}.weight" in layer:
-        gate = _weight(layer, f"ffn_gate_{kind}", experts)
-    up, down = (_weight(layer, f"ffn_{name}_{kind}", experts) for name in ("gate_up" if fused else "up", "down"))
+    if not fused and block.gated and f"ffn_gate_{suffix}.weight" in layer:
+        gate = _weight(layer, f"ffn_gate_{suffix}", experts)
+    up, down = (_weight(layer, f"ffn_{name}_{suffix}", experts) for name in ("gate_up" if fused else "up", "down"))
     if hparams.activation == "swiglu_oai":
         return Net(gate, up, down, hparams.activation, True, hparams.activation_limit)
     return Net(gate, up, down, hparams.activation, block.gated or fused, limit or np.inf, block.clamps_gate_first)
@@ -219,7 +219,7 @@ def add_choice(
     writer = _Writer(operations, rooms, state, choice)
     if spec.router_norm:
         x = writer.add_norm(x, *spec.router_norm)
-    logits = rooms.vectors("router", routing.experts, MOST_TOKENS)
+    logits = rooms.vectors("router", routing.experts, MAX_TOKENS)
     writer.add_product(x, spec.router, logits.floats, wait=True)
     operations.add(
         of_experts.choose,
@@ -243,28 +243,35 @@ def add_choice(
     return choice
 
 
-def add_experts(  # noqa: PLR0913  # addresses of an operation's parts
+@dataclass(frozen=True)
+class Output:
+    """Where a layer's experts write: `scale` times their sum, added to what is in `rows` if `adds`."""
+
+    rows: Vectors
+    adds: bool = False
+    scale: float = 1.0
+
+
+def add_experts(
     operations: OperationList,
     spec: ExpertsSpec,
     x: Vectors,
-    out: Vectors,
+    output: Output,
     state: NDArray[np.int64],
     *,
     rooms: Rooms | None = None,
     choice: Choice | None = None,
-    adds: bool = False,
-    scale: float = 1.0,
 ) -> None:
-    """Write down out = scale times what a layer's experts make of x, added to what is in `out` where `adds`.
+    """Add the operations of a layer's experts.
 
-    x: of the pass's tokens, with their integers. rooms: shared with other layers, which run at other times. choice: of
-    a router that reads something else than x.
+    x: the input of the pass's tokens, with their integers. rooms: memory shared with other layers, which run at other
+    times. choice: that of a router that reads something else than x.
     """
     rooms = Rooms() if rooms is None else rooms
     choice = add_choice(operations, spec, x, state, rooms) if choice is None else choice
     writer, gate = _Writer(operations, rooms, state, choice), None
     if spec.shared_gate:
-        gate = rooms.vectors("shared gate", 1, MOST_TOKENS)
+        gate = rooms.vectors("shared gate", 1, MAX_TOKENS)
         writer.add_product(x, spec.shared_gate, gate.floats, wait=False)
     nets = [(spec.net, True), (spec.shared, False)] if spec.shared else [(spec.net, True)]
     last = len(nets) - 1  # threads wait for both
@@ -276,11 +283,11 @@ def add_experts(  # noqa: PLR0913  # addresses of an operation's parts
         of_experts.STATE: state,
         of_experts.X: given[0].floats,
         of_experts.X_WIDTH: given[0].room,
-        of_experts.OUT: out.floats,
-        of_experts.OUT_WIDTH: out.room,
+        of_experts.OUT: output.rows.floats,
+        of_experts.OUT_WIDTH: output.rows.room,
         of_experts.WIDTH: spec.net.down.rows,
-        of_experts.SCALE: float(scale),
-        of_experts.ADDS: adds,
+        of_experts.SCALE: float(output.scale),
+        of_experts.ADDS: output.adds,
         of_experts.WEIGHS: not weighs,
     }
     if spec.shared:
@@ -292,7 +299,7 @@ def add_experts(  # noqa: PLR0913  # addresses of an operation's parts
 
 @dataclass(frozen=True)
 class _Writer:
-    """What the operations of a layer's experts have in common. Of a net, `chosen` says whether it is the experts'."""
+    """What the operations of a layer's experts share. chosen: the net is that of experts, not a shared one."""
 
     operations: OperationList
     rooms: Rooms
@@ -300,7 +307,7 @@ class _Writer:
     choice: Choice
 
     def add_norm(self, x: Vectors, weights: Floats, eps: float) -> Vectors:
-        out = self.rooms.vectors("router's input", x.width, MOST_TOKENS)
+        out = self.rooms.vectors("router's input", x.width, MAX_TOKENS)
         self.operations.add(
             parts.rms_norm,
             {
@@ -325,11 +332,11 @@ class _Writer:
         self.operations.add(dots.OF_FORMAT[weight.tensor.format.name], fields, wait)
 
     def _vectors(self, use: str, width: int, chosen: bool) -> Vectors:
-        rows = MOST_TOKENS * self.choice.used if chosen else MOST_TOKENS
+        rows = MAX_TOKENS * self.choice.used if chosen else MAX_TOKENS
         return self.rooms.vectors(f"{use} of {'experts' if chosen else 'all'}", width, rows)
 
     def add_first(self, net: Net, chosen: bool, x: Vectors, wait: bool) -> tuple[Vectors | None, Vectors]:
-        """What gate and up give; None for the gate where up has both, or nothing is gated."""
+        """Return gate and up projections; None for the gate where up has both, or nothing is gated."""
         gate, up = None, self._vectors("up", net.up.rows, chosen)
         if net.gate:
             gate = self._vectors("gate", net.gate.rows, chosen)
@@ -340,7 +347,7 @@ class _Writer:
     def add_activation(
         self, net: Net, chosen: bool, gate: Vectors | None, up: Vectors, weighs: bool, wait: bool
     ) -> Vectors:
-        """Return weighs: by the weights of experts."""
+        """Return the net's hidden values. weighs: times the weights of experts."""
         width = net.down.tensor.width
         out, first = self._vectors("hidden", width, chosen), up if gate is None else gate
         fields = {
@@ -352,7 +359,7 @@ class _Writer:
             of_experts.WIDTH: width,
             of_experts.SHORTS: out.shorts,
             of_experts.NUMBERS_AT: out.numbers,
-            of_experts.KIND: of_experts.KINDS[net.activation],
+            of_experts.ACTIVATION: of_experts.ACTIVATIONS[net.activation],
             of_experts.LIMIT: float(net.limit),
             of_experts.CLAMPS: of_experts.CLAMPS_GATE if net.clamps_gate_first else of_experts.CLAMPS_ACTIVATED,
         }
@@ -366,7 +373,7 @@ class _Writer:
         return out
 
     def add_down(self, net: Net, chosen: bool, hidden: Vectors) -> Vectors:
-        """Return threads add up their own rows of it, so they need not wait."""
+        """Return the down projections. Threads do not wait after it: each adds up the rows that it made."""
         out = self._vectors("down", net.down.rows, chosen)
         self.add_product(hidden, net.down, out.floats, False, chosen, of_tokens=False)
         return out

@@ -15,10 +15,10 @@ from archs.hparams.model_hparams import LayerHParams
 from ..arrays import Floats, Ids
 from ..layer import ForwardContext, Layer
 from ..rope import apply_rope, attention_factor, rope_table
-from .attention import attend
+from .attention import AttentionOptions, attend
 
 QUERIES = 256  # that look at the same part of the text together
-PLACES = {"attn_compressor": 0, "indexer_compressor": 2}  # of what a layer keeps in the cache beside its keys
+PLACES = {"attn_compressor": 0, "indexer_compressor": 2}  # of what a layer keeps in the cache in addition to its keys
 
 
 def attend_to_entries(
@@ -51,7 +51,7 @@ def _attend(
     forward: ForwardContext, layer: Layer, q: Floats, keys: Floats, entries: Floats, ratio: int, chosen: Floats | None
 ) -> Floats:
     """What one text's tokens make of keys (all tokens so far, 1, width) and entries (blocks, width)."""
-    own, found = forward.numbers(layer), []
+    own, parts = forward.numbers(layer), []
     for start in range(0, len(q), QUERIES):
         part = slice(start, start + QUERIES)
         at = forward.positions[part]
@@ -64,25 +64,27 @@ def _attend(
         if chosen is not None:
             bias = np.concatenate((bias, chosen[part, :blocks]), axis=1)
         elif ratio:
-            bias = np.concatenate((bias, _behind(at, ratio, blocks)), axis=1)
+            bias = np.concatenate((bias, _later_blocks(at, ratio, blocks)), axis=1)
         both = np.concatenate((keys[first:last], seen))
-        found.append(
+        parts.append(
             attend(
                 q[part],
                 both,
                 both,
                 q_positions=np.zeros(len(at), np.int64),
                 scale=own.attention_scale,
-                causal=False,
-                sinks=layer.array("attn_sinks.weight"),
-                bias=np.broadcast_to(bias, (own.heads, *bias.shape)),
+                options=AttentionOptions(
+                    causal=False,
+                    sinks=layer.array("attn_sinks.weight"),
+                    bias=np.broadcast_to(bias, (own.heads, *bias.shape)),
+                ),
                 threads=forward.threads,
             )
         )
-    return np.concatenate(found)
+    return np.concatenate(parts)
 
 
-def _behind(at: Ids, ratio: int, blocks: int) -> Floats:
+def _later_blocks(at: Ids, ratio: int, blocks: int) -> Floats:
     """Return -inf for the blocks that end after tokens at these positions, 0 for others, float32 (tokens, blocks)."""
     hidden: Floats = np.where(np.arange(blocks) >= (at[:, None] + 1) // ratio, np.float32(-np.inf), np.float32(0))
     return hidden
@@ -93,7 +95,7 @@ def compressed(forward: ForwardContext, layer: Layer, name: str, values: Floats,
     parts, cache, seen = np.concatenate((values, gates), axis=1), forward.cache, int(forward.positions[0])
     if cache is None:
         return np.stack([_entries(forward, layer, name, each, ratio, 0) for each in np.split(parts, forward.texts)])
-    place = -1 - 4 * layer.index - PLACES[name]  # beside the keys
+    place = -1 - 4 * layer.index - PLACES[name]  # next to the keys
     kept, _ = cache.append(place, parts[:, None], parts[:, None, :0])
     before = max(0, seen // ratio - 1)  # the block whose second half goes into the next entry
     begun = _entries(forward, layer, name, kept[before * ratio :, 0], ratio, before)[seen // ratio - before :]

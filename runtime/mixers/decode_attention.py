@@ -10,15 +10,17 @@ from quants.kernels.lanes import LANES
 
 from ..arrays import Floats
 from ..kernels import attention_operations as ops
+from ..kernels import attention_parts as division
+from ..kernels import head_operations as heads_of
 from ..kernels import thread_team
 from ..kernels.context_state import POSITIONS, SIZE, TOKENS
 from ..kernels.dots import SUPER
 from ..kernels.threads import parallel, spans
 from ..kv_cache import KVCache
 from ..layer import ForwardContext, Layer
-from ..products.gemv import MOST_TOKENS, aligned
+from ..products.gemv import MAX_TOKENS, aligned
 
-LEAST_WORK = 1 << 16  # multiplications of a thread
+MIN_WORK = 1 << 16  # multiplications of a thread
 
 
 def supports(forward: ForwardContext, layer: Layer, own: LayerHParams) -> bool:
@@ -26,7 +28,7 @@ def supports(forward: ForwardContext, layer: Layer, own: LayerHParams) -> bool:
     return (
         forward.cache is not None
         and forward.texts == 1
-        and forward.length <= MOST_TOKENS
+        and forward.length <= MAX_TOKENS
         and forward.branches is None
         and forward.tree is None
         and forward.keys_after is None
@@ -56,40 +58,41 @@ def attend_few(
     state[TOKENS], state[POSITIONS : POSITIONS + n] = n, seen + np.arange(n)
     tables = [np.array([each.ctypes.data]) for each in cache.arrays(layer.index)]
     work = n * heads * (width + value_width) * (seen + n)
-    threads = max(1, min(forward.threads, work // LEAST_WORK))
-    common: dict[int, Any] = {ops.STATE: state, ops.KIND: ops.KINDS[cache.kind]}
+    threads = max(1, min(forward.threads, work // MIN_WORK))
+    common: dict[int, Any] = {heads_of.STATE: state, heads_of.CACHE_TYPE: heads_of.CACHE_TYPES[cache.cache_type]}
     for x, table in zip((k, v), tables, strict=True):
         _add_to_cache(x, table, common)
-    most, room = ops.most_parts(heads // groups), ops.scratch_room(groups, width, value_width)
+    max_parts, room = (division.max_parts(heads // groups), division.scratch_room(groups, width, value_width))
     columns = -(-heads * value_width // SUPER) * SUPER
-    partial, out = np.empty(ops.partial_room(heads, value_width, most, n), np.float32), aligned((n, columns))
+    partial = np.empty(division.partial_room(heads, value_width, max_parts, n), np.float32)
+    out = aligned((n, columns))
     scratch = np.empty(room * threads, np.float32)
     common |= {
-        ops.HEADS: heads // groups,
-        ops.GROUPS: groups,
-        ops.VALUE_WIDTH: value_width,
-        ops.WINDOW: own.window or 0,
-        ops.PARTIAL: partial,
-        ops.PARTS: most,
+        heads_of.HEADS: heads // groups,
+        division.GROUPS: groups,
+        division.VALUE_WIDTH: value_width,
+        division.WINDOW: own.window or 0,
+        division.PARTIAL: partial,
+        division.PARTS: max_parts,
     }
     _run(
         threads,
-        ops.ATTEND[cache.kind](),
+        ops.ATTEND[cache.cache_type](),
         common
         | {
-            ops.X: q,
-            ops.X_WIDTH: heads * width,
-            ops.X_APART: width,
-            ops.HEAD_WIDTH: width,
+            heads_of.X: q,
+            heads_of.X_WIDTH: heads * width,
+            heads_of.X_APART: width,
+            heads_of.HEAD_WIDTH: width,
             ops.ALL_KEYS: tables[0],
             ops.ALL_VALUES: tables[1],
-            ops.SCALE: float(own.attention_scale),
+            heads_of.SCALE: float(own.attention_scale),
             ops.ROOM: room,
             ops.SCRATCH: scratch,
             ops.CAP: float(forward.hparams.attention_softcap or 0),
         },
     )
-    _run(threads, ops.finish_heads(), common | {ops.OUT: out, ops.OUT_WIDTH: columns})
+    _run(threads, ops.finish_heads(), common | {heads_of.OUT: out, heads_of.OUT_WIDTH: columns})
     cache.advance(range(layer.index, layer.index + 1), n)
     return np.ascontiguousarray(out[:, : heads * value_width])
 
@@ -97,9 +100,15 @@ def attend_few(
 def _add_to_cache(x: Floats, table: NDArray[np.int64], common: dict[int, Any]) -> None:
     """Add keys or values x (n, kv heads, width) to the cache whose address is in the table."""
     groups, width = x.shape[1:]
-    fields = {ops.X: x, ops.OUT: x, ops.OUT_WIDTH: groups * width, ops.OUT_APART: width, ops.HEADS: groups}
-    fields |= {ops.HEAD_WIDTH: width, ops.CACHE: table}
-    thread_team.run_share(thread_team.operation_row(ops.prepare_heads(), common | fields), 0, 1)
+    fields = {
+        heads_of.X: x,
+        heads_of.OUT: x,
+        heads_of.OUT_WIDTH: groups * width,
+        heads_of.OUT_APART: width,
+        heads_of.HEADS: groups,
+    }
+    fields |= {heads_of.HEAD_WIDTH: width, heads_of.CACHE: table}
+    thread_team.run_share(thread_team.operation_row(heads_of.prepare_heads(), common | fields), 0, 1)
 
 
 def _run(threads: int, function: int, fields: dict[int, Any]) -> None:

@@ -34,14 +34,16 @@ from .state_mixers import (
 
 @dataclass(frozen=True)
 class Delta:
-    """Numbers of the delta rule. a: by head; bias: of steps; kind, turns: see `kernels.delta_operations.delta_step`."""
+    """Numbers of the delta rule. a: by head; bias: of steps; step_type, turns: see
+    `kernels.delta_operations.delta_step`.
+    """
 
     a: Floats
     bias: Floats
     size: int
     width: int
     groups: int
-    kind: int
+    step_type: int
     turns: bool = False
     bound: float = 0.0
 
@@ -71,7 +73,7 @@ def _add_delta(mixer: Mixer, own: Delta, mixed: Vectors, more: dict[int, Any]) -
             delta.V: mixed.floats[:, 2 * keys :],
             delta.A: own.a,
             ops.BIAS: own.bias,
-            delta.KIND: own.kind,
+            delta.STEP_TYPE: own.step_type,
             delta.TURNS: own.turns,
             delta.BOUND: own.bound,
             **more,
@@ -177,10 +179,10 @@ def _chain(layer: Layer, name: str) -> tuple[Projection, ...]:
 def kimi_delta_spec(network: Network, layer: Layer) -> KimiDeltaSpec:
     size, heads = int(network.keys.need("kda.head_dim")), network.hparams.layers[layer.index].heads
     bound, taps = network.keys.get("kda.gate_lower_bound"), []
-    for kind in "qkv":
-        own = layer.need_array(f"ssm_conv1d_{kind}.weight")
+    for name in "qkv":
+        own = layer.need_array(f"ssm_conv1d_{name}.weight")
         taps.append(own.reshape(-1, own.shape[-1]))
-    q, k, v = (projection(layer, f"attn_{kind}") for kind in "qkv")
+    q, k, v = (projection(layer, f"attn_{name}") for name in "qkv")
     return KimiDeltaSpec(
         (q, k, v),
         projection(layer, "ssm_beta"),

@@ -32,12 +32,12 @@ def pooled(forward: ForwardContext, layer: Layer, keys: Floats, size: int) -> Fl
         raise ModelError(problem, "leave them out")
     pools = keys.shape[1] // size
     angles = forward.rope_at(forward.numbers(layer), np.arange(pools) * size)
-    found = []
+    means = []
     for of_text in keys[:, : pools * size].reshape(len(keys), pools, size, -1):
         normed = forward.norm(layer, "indexer.k_norm", of_text.mean(axis=1, dtype=np.float32))[:, None]
         turned = apply_rope(np.ascontiguousarray(normed), *angles, forward.block.indexer_rope, forward.threads)
-        found.append(turned[:, 0])
-    return np.stack(found)
+        means.append(turned[:, 0])
+    return np.stack(means)
 
 
 def weighed_pools(layer: Layer, kept: Floats, size: int) -> Floats:
@@ -57,17 +57,17 @@ def scores(forward: ForwardContext, queries: Floats, weights: Floats | None, key
     """Return sum(weight relu(query key)) of heads for each key, that stands for `size` tokens: float32 (texts, 1, n,
     keys).
     """
-    found = np.zeros((forward.texts, 1, forward.length, keys.shape[1]), np.float32)
+    out = np.zeros((forward.texts, 1, forward.length, keys.shape[1]), np.float32)
     for text, of_text in enumerate(keys):
         of_text = np.ascontiguousarray(of_text.T)
         for start, positions in _pieces(forward, keys.shape[1]):
             first = text * forward.length + start
-            rows, into = slice(first, first + len(positions)), found[text, 0, start : start + len(positions)]
+            rows, into = slice(first, first + len(positions)), out[text, 0, start : start + len(positions)]
             for head in range(queries.shape[1]):
                 products = np.maximum(np.ascontiguousarray(queries[rows, head]) @ of_text, np.float32(0))
                 into += products if weights is None else weights[rows, head, None] * products
             into[(np.arange(keys.shape[1]) + 1) * size > positions[:, None] + 1] = -np.inf
-    return found
+    return out
 
 
 def block_scores(forward: ForwardContext, queries: Floats, keys: Floats, size: int, local: int) -> Floats:
@@ -77,7 +77,7 @@ def block_scores(forward: ForwardContext, queries: Floats, keys: Floats, size: i
     """
     heads, m = queries.shape[1], keys.shape[1]
     blocks = -(-m // size)
-    found = np.empty((forward.texts, heads, forward.length, blocks), np.float32)
+    out = np.empty((forward.texts, heads, forward.length, blocks), np.float32)
     for text, head in np.ndindex(forward.texts, heads):
         of_text = np.ascontiguousarray(keys[text].T)
         for start, positions in _pieces(forward, m):
@@ -88,11 +88,11 @@ def block_scores(forward: ForwardContext, queries: Floats, keys: Floats, size: i
             best = each.reshape(len(positions), blocks, size).max(axis=2)
             for back in range(local):
                 best[np.arange(len(positions)), np.maximum(positions // size - back, 0)] = np.inf
-            found[text, head, start : start + len(positions)] = best
-    return found
+            out[text, head, start : start + len(positions)] = best
+    return out
 
 
-def hidden_but_best(forward: ForwardContext, scores: Floats, most: int, rest: int = 0) -> Floats:
+def hidden_but_best(forward: ForwardContext, scores: Floats, top_k: int, rest: int = 0) -> Floats:
     """Return 0 for the best scores (texts, heads, n, keys) of each token, -inf for others and for what is -inf.
 
     rest: how many tokens a key stands for, where those after the last whole one before a token are seen, too: then
@@ -104,7 +104,7 @@ def hidden_but_best(forward: ForwardContext, scores: Floats, most: int, rest: in
         for start, positions in _pieces(forward, keys):
             own = scores[text, head, start : start + len(positions)]
             seen = hidden[text, head, start : start + len(positions)]
-            best = np.argpartition(-own, most - 1, axis=1)[:, :most]
+            best = np.argpartition(-own, top_k - 1, axis=1)[:, :top_k]
             finite = np.take_along_axis(own, best, axis=1) > -np.inf
             np.put_along_axis(seen, best, np.where(finite, np.float32(0), np.float32(-np.inf)), axis=1)
             if rest:

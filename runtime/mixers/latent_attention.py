@@ -13,7 +13,7 @@ from archs.hparams.model_hparams import LayerHParams
 from ..arrays import Floats
 from ..layer import ForwardContext, Layer
 from ..rope import yarn_mscale
-from .attention import attend
+from .attention import AttentionOptions, attend
 
 
 def attend_to_latents(forward: ForwardContext, layer: Layer, query: Floats, key: Floats) -> Floats:
@@ -31,9 +31,8 @@ def attend_to_latents(forward: ForwardContext, layer: Layer, query: Floats, key:
             key[:, :, :latent_width],
             q_positions=forward.positions,
             scale=scale,
+            options=AttentionOptions(window=own.window, sinks=sinks),
             sequences=forward.texts,
-            window=own.window,
-            sinks=sinks,
             threads=forward.threads,
         )
     else:  # each text has keys of its own
@@ -46,9 +45,8 @@ def attend_to_latents(forward: ForwardContext, layer: Layer, query: Floats, key:
                     k[:, :, :latent_width],
                     q_positions=forward.positions,
                     scale=scale,
+                    options=AttentionOptions(sinks=sinks, bias=np.broadcast_to(hidden, (own.heads, *hidden.shape[1:]))),
                     threads=forward.threads,
-                    sinks=sinks,
-                    bias=np.broadcast_to(hidden, (own.heads, *hidden.shape[1:])),
                 )
                 for q, k, hidden in parts
             ]

@@ -26,7 +26,7 @@ def convolved_by(forward: ForwardContext, layer: Layer, taps: Floats, bias: Floa
     """
     channels, count = taps.shape
     known = tailed(forward, layer, x, count - 1)
-    if not forward.block.causal:  # half of the zeros stand behind the text
+    if not forward.block.causal:  # half of the zeros follow the text
         known = np.roll(known, -(count // 2), axis=1)
     wide, begin = filled(known), filled(np.zeros(channels, np.float32) if bias is None else bias)
     out, columns = np.empty((forward.texts, forward.length, wide.shape[2]), np.float32), filled(taps.T)
@@ -37,7 +37,7 @@ def convolved_by(forward: ForwardContext, layer: Layer, taps: Floats, bias: Floa
 
 
 def tailed(forward: ForwardContext, layer: Layer, x: Floats, count: int, number: int = 0) -> Floats:
-    """Return x (tokens, channels) of each text behind the `count` rows before it: (texts, count + length, channels).
+    """Return x (tokens, channels) of each text after the `count` rows before it: (texts, count + length, channels).
 
     The cache keeps the last rows as the layer's state `number`, of which the first one counts the tokens.
     """
@@ -89,10 +89,12 @@ def scanned(
     alone = 0 if forward.cache is None else min(forward.length, forward.cache.memory)  # tokens to be remembered
     begins = [0] * (forward.length > alone) + [*range(forward.length - alone, forward.length)]
     for begin, end in zip(begins, [*begins[1:], forward.length], strict=True):
-        least = UPDATES_PER_THREAD // ((end - begin) * (state[0].size // count)) + 1
+        min_share = UPDATES_PER_THREAD // ((end - begin) * (state[0].size // count)) + 1
         for text, own in enumerate(state):
             rows = slice(text * forward.length + begin, text * forward.length + end)
-            share_out(partial(kernel, *(each[rows] for each in inputs), own, out[rows]), count, least, forward.threads)
+            share_out(
+                partial(kernel, *(each[rows] for each in inputs), own, out[rows]), count, min_share, forward.threads
+            )
         if alone and forward.cache is not None:
             forward.cache.remember(layer.index, 1, [state.copy()])
     if forward.cache is not None:

@@ -16,7 +16,7 @@ from ..kernels import dots
 from ..kernels import rwkv_operations as rwkv
 from ..kernels import state_operations as ops
 from ..layer import Layer, Network
-from ..products.gemv import MOST_TOKENS, Vectors, aligned, vectors
+from ..products.gemv import MAX_TOKENS, Vectors, aligned, vectors
 from .state_mixers import Mixer, Projection, Shapes, pack, projection, rows_in, rows_out
 
 
@@ -40,8 +40,8 @@ def supports(network: Network) -> bool:
 
 
 def _flat(layer: Layer, name: str) -> Floats | None:
-    found = layer.array(name)
-    return None if found is None else np.ascontiguousarray(found).reshape(-1)
+    values = layer.array(name)
+    return None if values is None else np.ascontiguousarray(values).reshape(-1)
 
 
 def _heads(network: Network, layer: Layer, first: str) -> Heads:
@@ -62,10 +62,10 @@ def _state_shapes(layer: Layer, width: int, heads: int, size: int) -> Shapes:
 
 
 def _several(width: int, count: int) -> tuple[Vectors, ...]:
-    """Return rows of several inputs behind one another: of the first one's addresses all others follow."""
+    """Return rows of several inputs one after another: the addresses of all follow from that of the first."""
     room = -(-width // dots.SUPER) * dots.SUPER
-    floats, shorts = aligned((count, MOST_TOKENS, room)), aligned((count, MOST_TOKENS, room), np.int16)
-    numbers = aligned((count, MOST_TOKENS, room // dots.SUPER * dots.NUMBERS))
+    floats, shorts = aligned((count, MAX_TOKENS, room)), aligned((count, MAX_TOKENS, room), np.int16)
+    numbers = aligned((count, MAX_TOKENS, room // dots.SUPER * dots.NUMBERS))
     return tuple(Vectors(floats[i], width, shorts[i], numbers[i]) for i in range(count))
 
 
@@ -92,8 +92,8 @@ def _mixtures(
     return out
 
 
-def _activate(mixer: Mixer, kind: int, x: Floats, out: Vectors, wait: bool = True) -> None:
-    fields = {ops.WIDTH: out.width, rwkv.KIND: kind, **rows_in(x), **rows_out(out, True)}
+def _activate(mixer: Mixer, activation: int, x: Floats, out: Vectors, wait: bool = True) -> None:
+    fields = {ops.WIDTH: out.width, rwkv.ACTIVATION: activation, **rows_in(x), **rows_out(out, True)}
     mixer.add(rwkv.activate, fields, wait)
 
 
@@ -113,23 +113,23 @@ class TimeMix7Spec:
     state_shapes: Shapes
 
 
-def _pair(layer: Layer, kind: str) -> tuple[Projection, Projection]:
-    first, second = (projection(layer, f"time_mix_{kind}{number}") for number in (1, 2))
-    bias = _flat(layer, f"time_mix_{kind}0.weight")
+def _pair(layer: Layer, name: str) -> tuple[Projection, Projection]:
+    first, second = (projection(layer, f"time_mix_{name}{number}") for number in (1, 2))
+    bias = _flat(layer, f"time_mix_{name}0.weight")
     return first, second if bias is None else replace(second, bias=bias)
 
 
 def time_mix7_spec(network: Network, layer: Layer) -> TimeMix7Spec:
     width, heads = network.hparams.width, _heads(network, layer, "time_mix_r_k")
     r, k, v, o = (projection(layer, f"time_mix_{name}") for name in ("receptance", "key", "value", "output"))
-    kinds = [kind for kind in "wavg" if f"time_mix_{kind}1.weight" in layer and (kind != "v" or layer.index)]
+    names = [name for name in "wavg" if f"time_mix_{name}1.weight" in layer and (name != "v" or layer.index)]
     return TimeMix7Spec(
         layer.need_array("time_mix_lerp_fused.weight").reshape(-1, width),
         r,
         k,
         v,
         o,
-        {kind: _pair(layer, kind) for kind in kinds},
+        {name: _pair(layer, name) for name in names},
         _need_flat(layer, "time_mix_k_k"),
         _need_flat(layer, "time_mix_k_a"),
         heads,
@@ -142,13 +142,13 @@ def write_time_mix7(mixer: Mixer, spec: TimeMix7Spec, first_values: Vectors | No
     ones.
     """
     inputs = dict(zip("rwkvag", _mixtures(mixer, spec.lerp, 0), strict=False))
-    inner = {kind: mixer.project(first, inputs[kind], False) for kind, (first, _) in spec.narrow.items()}
+    inner = {name: mixer.project(first, inputs[name], False) for name, (first, _) in spec.narrow.items()}
     r, k = mixer.project(spec.receptance, inputs["r"], False), mixer.project(spec.key, inputs["k"], False)
     v = mixer.project(spec.value, inputs["v"])
     last = list(inner)[-1]
-    for kind, each in inner.items():
-        _activate(mixer, {"w": rwkv.TANH, "g": rwkv.LOGISTIC}.get(kind, 0), each.floats, each, kind == last)
-    wide = {kind: mixer.project(spec.narrow[kind][1], inner[kind], kind == last) for kind in inner}
+    for name, each in inner.items():
+        _activate(mixer, {"w": rwkv.TANH, "g": rwkv.LOGISTIC}.get(name, 0), each.floats, each, name == last)
+    wide = {name: mixer.project(spec.narrow[name][1], inner[name], name == last) for name in inner}
     out, scratch = vectors(r.width), vectors(r.width)
     more = rows_in(wide["g"].floats, ops.GATE, ops.GATE_WIDTH) if "g" in wide else {}
     if first_values is not None and "v" in wide:
@@ -207,7 +207,7 @@ def time_mix6_spec(network: Network, layer: Layer) -> TimeMix6Spec:
     if "time_mix_lerp_fused.weight" in layer:
         lerp = layer.need_array("time_mix_lerp_fused.weight").reshape(5, width)
     else:  # older files
-        lerp = np.stack([_need_flat(layer, f"time_mix_lerp_{kind}") for kind in "wkvrg"])
+        lerp = np.stack([_need_flat(layer, f"time_mix_lerp_{name}") for name in "wkvrg"])
     stacked = projection(layer, "time_mix_w2")
     return TimeMix6Spec(
         _need_flat(layer, "time_mix_lerp_x")[None],
@@ -240,7 +240,7 @@ def write_time_mix6(mixer: Mixer, spec: TimeMix6Spec) -> None:
     narrow = mixer.project(spec.decay[0], read_w)
     _activate(mixer, rwkv.TANH, narrow.floats, narrow)
     w = mixer.project(spec.decay[1], narrow)
-    out, scratch = vectors(r.width), aligned((2 * MOST_TOKENS, r.room))
+    out, scratch = vectors(r.width), aligned((2 * MAX_TOKENS, r.room))
     mixer.add(
         rwkv.wkv6_step,
         {
@@ -277,7 +277,7 @@ def channel_mix_spec(network: Network, layer: Layer) -> ChannelMixSpec:
     has = "channel_mix_receptance.weight" in layer
     period = int(network.keys.get("rescale_every_n_layers"))
     return ChannelMixSpec(
-        np.stack([_need_flat(layer, f"channel_mix_lerp_{kind}") for kind in ("kr" if has else "k")]),
+        np.stack([_need_flat(layer, f"channel_mix_lerp_{name}") for name in ("kr" if has else "k")]),
         projection(layer, "channel_mix_key"),
         projection(layer, "channel_mix_value"),
         projection(layer, "channel_mix_receptance") if has else None,

@@ -9,7 +9,7 @@ from ..arrays import Floats, Ids
 from ..layer import ForwardContext, Layer, Network
 from ..mixed_inputs import observe_mixed
 from . import decode_attention
-from .attention import attend
+from .attention import AttentionOptions, attend
 from .decode_attention import attend_few
 
 
@@ -40,21 +40,25 @@ def attend_in_cache(
         return _attend_in_tree(forward, layer, own, q, k, v)
 
     def within(q: Floats, k: Floats, v: Floats, positions: Ids, texts: int) -> Floats:
+        alibi, bias = distance_penalties(forward.network, own, len(q) // texts, len(k) // texts)
         return attend(
             q,
             k,
             v,
             q_positions=positions,
             scale=own.attention_scale,
-            window=own.window,
-            softcap=forward.hparams.attention_softcap,
-            causal=forward.block.causal,
-            sinks=layer.array("attn_sinks.weight"),
+            options=AttentionOptions(
+                window=own.window,
+                softcap=forward.hparams.attention_softcap,
+                causal=forward.block.causal,
+                sinks=layer.array("attn_sinks.weight"),
+                chunk=own.chunk,
+                keys_after=keys_after(forward, own.window),
+                alibi=alibi,
+                bias=bias,
+            ),
             sequences=texts,
-            chunk=own.chunk,
             threads=forward.threads,
-            keys_after=keys_after(forward, own.window),
-            **distance_penalties(forward.network, own, len(q) // texts, len(k) // texts),
         )
 
     if forward.branches is not None:
@@ -72,8 +76,8 @@ def _attend_to_chosen(
                 *of_text,
                 q_positions=forward.positions,
                 scale=own.attention_scale,
+                options=AttentionOptions(bias=np.broadcast_to(bias, (own.heads, *bias.shape[1:]))),
                 threads=forward.threads,
-                bias=np.broadcast_to(bias, (own.heads, *bias.shape[1:])),
             )
             for *of_text, bias in texts
         ]
@@ -92,8 +96,9 @@ def _attend_in_tree(
         v,
         q_positions=seen + np.arange(len(q)),
         scale=own.attention_scale,
-        sinks=layer.array("attn_sinks.weight"),
-        bias=np.broadcast_to(bias, (own.heads, *bias.shape)),
+        options=AttentionOptions(
+            sinks=layer.array("attn_sinks.weight"), bias=np.broadcast_to(bias, (own.heads, *bias.shape))
+        ),
         threads=forward.threads,
     )
 
@@ -105,11 +110,11 @@ def attend_to_shared(forward: ForwardContext, own: LayerHParams, q: Floats) -> F
         *forward.shared_keys[own.kv_source_layer or 0],
         q_positions=forward.positions,
         scale=own.attention_scale,
-        window=own.window,
-        softcap=forward.hparams.attention_softcap,
+        options=AttentionOptions(
+            window=own.window, softcap=forward.hparams.attention_softcap, keys_after=keys_after(forward, own.window)
+        ),
         sequences=forward.texts,
         threads=forward.threads,
-        keys_after=keys_after(forward, own.window),
     )
 
 
@@ -124,13 +129,13 @@ def supports_branches(network: Network) -> bool:
     """
 
     def supports(layer: Layer) -> bool:
-        return network.kind(layer).mixer == "attention" and "indexer.k_proj.weight" not in layer
+        return network.layer_type(layer).mixer == "attention" and "indexer.k_proj.weight" not in layer
 
     return (
         network.block.causal
         and network.block.arrangement != "normed"
         and network.keys.get("adapters.count") is None
-        and (network.scaling is None or network.scaling.kind != "longrope")
+        and (network.scaling is None or network.scaling.type != "longrope")
         and "position_embd.weight" not in network.global_tensors
         and all(map(supports, network.layers))
         and all(own.kv_source_layer is None for own in network.hparams.layers)
@@ -189,12 +194,12 @@ def alibi_slopes(network: Network, heads: int) -> Floats | None:
     return np.exp2(-largest * np.concatenate([steps, between])).astype(np.float32)
 
 
-def distance_penalties(network: Network, own: LayerHParams, queries: int, keys: int) -> dict[str, Floats]:
-    """Return ALiBi as arguments of `attend`; none without it."""
+def distance_penalties(
+    network: Network, own: LayerHParams, queries: int, keys: int
+) -> tuple[Floats | None, Floats | None]:
+    """Return ALiBi's slopes, or its terms as a bias where the model rounds them; nothing without ALiBi."""
     slopes, alibi_terms = alibi_slopes(network, own.heads), network.block.alibi_terms
-    if slopes is None:
-        return {}
-    if alibi_terms is None:
-        return {"alibi": slopes}
+    if slopes is None or alibi_terms is None:
+        return slopes, None
     terms = alibi_terms(slopes, keys, own.attention_scale)
-    return {"bias": np.broadcast_to(terms[:, None], (own.heads, queries, keys))}
+    return None, np.broadcast_to(terms[:, None], (own.heads, queries, keys))

@@ -70,7 +70,7 @@ def convolution(layer: Layer, name: str) -> Convolution:
 class Mixer:
     """Where a writer appends.
 
-    state: what changes from run to run, int64 (see `kernels.pass_state`). x: the layer's normed input. out: what the
+    state: what changes from run to run, int64 (see `kernels.context_state`). x: the layer's normed input. out: what the
     result is added to, or becomes.
     """
 
@@ -109,8 +109,8 @@ def rows_out(out: Vectors, as_integers: bool = False) -> dict[int, Any]:
     return fields | {ops.SHORTS: out.shorts, ops.NUMBERS_AT: out.numbers} if as_integers else fields
 
 
-def gate_in(gate: Floats, kind: int = ops.SILU) -> dict[int, Any]:
-    return {**rows_in(gate, ops.GATE, ops.GATE_WIDTH), ops.GATE_KIND: kind}
+def gate_in(gate: Floats, gate_type: int = ops.SILU) -> dict[int, Any]:
+    return {**rows_in(gate, ops.GATE, ops.GATE_WIDTH), ops.GATE_TYPE: gate_type}
 
 
 def add_convolution(mixer: Mixer, own: Convolution, x: Floats, more: dict[int, Any], out: Vectors) -> None:

@@ -47,7 +47,7 @@ def glm4v(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     if "v.position_embd.weight" in weights.tensors:
         x = x + encoder.stretched(rows, columns, "cubic")
     turns = turned(order, columns, x.shape[1] // encoder.heads)
-    limit = encoder.said("swiglu_clamp") or None
+    limit = encoder.optional_key("swiglu_clamp") or None
     x = encoder.vit(encoder.activation, norm="rms", rotate=turns, limit=limit).run(weights, x[order])
     x = weights.norm("v.post_ln", x, eps, "rms").reshape(len(x) // 4, 4, -1)
     kernel, bias = weights.values("mm.patch_merger.weight"), weights.vector("mm.patch_merger.bias")
@@ -130,8 +130,8 @@ def by_axes(weights: Weights, row: Ids, column: Ids) -> Floats:
     table, (rows, columns) = weights.values("v.position_embd.weight"), (int(each.max()) + 1 for each in (row, column))
     if max(rows, columns) > table.shape[1]:
         raise OptionError(f"{rows} × {columns} patches; the encoder has positions for {table.shape[1]} a side")
-    found: Floats = table[0][column] + table[1][row]
-    return found
+    positions: Floats = table[0][column] + table[1][row]
+    return positions
 
 
 def minicpm(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
@@ -144,8 +144,8 @@ def minicpm(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     x = vit.run(weights, x, stop=split)
     order, at = square_order(rows, columns), "v.vit_merger."
     normed = weights.norm(f"{at}ln1", x, vit.eps, "layer")[order]
-    found = vit.attention(weights, at, normed, list(np.arange(len(x)).reshape(-1, 4)))
-    x = (x[order] + weights.project(f"{at}attn_out", found)).reshape(len(x) // 4, -1)
+    mixed = vit.attention(weights, at, normed, list(np.arange(len(x)).reshape(-1, 4)))
+    x = (x[order] + weights.project(f"{at}attn_out", mixed)).reshape(len(x) // 4, -1)
     inner = weights.project(f"{at}ds_ffn_up", weights.norm(f"{at}ds_ln", x, vit.eps, "layer"))
     inner = weights.project(f"{at}ds_ffn_down", ops.activated("gelu_tanh", inner, weights.threads))
     x = vit.run(weights, x.reshape(len(x), 4, -1).mean(axis=1) + inner, first=split)

@@ -56,8 +56,8 @@ def _granite4(encoder: Parts, tiles: Tiles, each: Sequence[Floats]) -> Floats:
 def _deepseek_ocr(encoder: Parts, tiles: Tiles, each: Sequence[Floats]) -> Floats:
     *parts, whole = each
     newline = encoder.weights.values("v.image_newline").reshape(-1)
-    found = [with_ends(in_rows(parts, tiles.rows, tiles.columns), newline)] if parts else []
-    return np.concatenate([*found, with_ends(in_rows([whole], 1, 1), newline), _separator(encoder)])
+    embeddings = [with_ends(in_rows(parts, tiles.rows, tiles.columns), newline)] if parts else []
+    return np.concatenate([*embeddings, with_ends(in_rows([whole], 1, 1), newline), _separator(encoder)])
 
 
 def _deepseek_ocr2(encoder: Parts, tiles: Tiles, each: Sequence[Floats]) -> Floats:

@@ -27,7 +27,7 @@ from .spectrogram import HOP, HTK, MIMO, RATE, WIDTH, as_waveform, in_frames, in
 # its own, and how many chunks attend to each other. All published checkpoints have these.
 QWEN25_PIECE, QWEN25_SEEN = 200, 1
 QWEN3_PIECE, QWEN3_SEEN = 100, 8
-QWEN3_LEAST = 8000  # samples
+QWEN3_MIN_SAMPLES = 8000  # samples
 ROPE_BASE = 10_000.0
 PROJECTOR_EPS = 1e-6  # of Ultravox's norms
 DOTS_PART = 60 * RATE  # samples that dots3-note reads at once
@@ -44,15 +44,15 @@ class AudioEncoder:
 
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], threads: int = 1) -> None:
         """Load the encoder. Raises ModelError for a file without one, or of an unsupported type."""
-        kind = projector_type(metadata, "audio")
+        projector = projector_type(metadata, "audio")
         if not metadata.get("clip.has_audio_encoder"):
             raise ModelError("the file has no audio encoder", "it is made by `gguftools convert MODEL --mmproj`")
-        if kind not in RUN:
-            raise ModelError(f"encoders of the type {kind!r} are not run", f"those that are: {', '.join(RUN)}")
-        self.projector = str(kind)
+        if projector not in RUN:
+            raise ModelError(f"encoders of the type {projector!r} are not run", f"those that are: {', '.join(RUN)}")
+        self.projector = str(projector)
         self._progress: Callable[[int, int], None] | None = None
         self.metadata, self.weights = metadata, Weights(tensors, threads)
-        raw = kind == "gemma4ua"  # whose matrix reads samples
+        raw = projector == "gemma4ua"  # whose matrix reads samples
         self.mels = self.weights.need("mm.a.input_projection.weight").width if raw else int(self.key("num_mel_bins"))
 
     def key(self, name: str, otherwise: Any = None) -> Any:
@@ -91,12 +91,12 @@ class AudioEncoder:
         waveform: float32 (samples,), `rate` a second, between -1 and 1. progress(layers done, of how many). Raises
         OptionError for another shape, or audio that is too long or too short for the encoder.
         """
-        parts, found = self.spectrograms(waveform), []
+        parts, embeddings = self.spectrograms(waveform), []
         for i, part in enumerate(parts):
             self._progress = partial(_tell, progress, i, len(parts)) if progress else None
-            found.append(self.embeddings(*part))
+            embeddings.append(self.embeddings(*part))
         self._progress = None
-        return np.concatenate(found)
+        return np.concatenate(embeddings)
 
     def tell(self, layer: int, layers: int) -> None:
         """Report progress: this many layers of a chunk are done."""
@@ -130,23 +130,25 @@ class AudioEncoder:
             parts = [whole[:, start : start + MIMO_PART] for start in range(0, whole.shape[1], MIMO_PART)]
             return [(np.ascontiguousarray(part), part.shape[1]) for part in parts]
         if self.projector == "qwen3a":
-            sound = np.pad(sound, (0, max(0, QWEN3_LEAST - len(sound))))
+            sound = np.pad(sound, (0, max(0, QWEN3_MIN_SAMPLES - len(sound))))
             features = log_mel(sound, self.mels)
             frames = features.shape[1]
             return [(np.pad(features, ((0, 0), (0, -frames % QWEN3_PIECE))), frames)]
         frames = -(-len(sound) // HOP)
         if self.projector == "qwen2.5o":
             return [(log_mel(sound, self.mels, len(sound) + 2 * WIDTH)[:, :frames], frames)]
-        most = 2 * self.weights.need("a.position_embd.weight").shape[0]
-        if self.projector == "qwen2a" and frames > most:
-            problem = f"the sound takes {frames} frames; the encoder is for {most}, {most * HOP / RATE:g} seconds"
+        max_frames = 2 * self.weights.need("a.position_embd.weight").shape[0]
+        if self.projector == "qwen2a" and frames > max_frames:
+            problem = (
+                f"the sound takes {frames} frames; the encoder is for {max_frames}, {max_frames * HOP / RATE:g} seconds"
+            )
             raise OptionError(problem, "cut it into parts")
-        count = -(-frames // most)
+        count = -(-frames // max_frames)
         if self.projector == "voxtral":  # silence is relative to the whole audio, not its chunk
-            whole = log_mel(sound, self.mels, count * most * HOP)
-            return [(part, most) for part in np.split(whole, count, axis=1)]
-        parts = [sound[start : start + most * HOP] for start in range(0, len(sound), most * HOP)]
-        return [(log_mel(part, self.mels, most * HOP), -(-len(part) // HOP)) for part in parts]
+            whole = log_mel(sound, self.mels, count * max_frames * HOP)
+            return [(part, max_frames) for part in np.split(whole, count, axis=1)]
+        parts = [sound[start : start + max_frames * HOP] for start in range(0, len(sound), max_frames * HOP)]
+        return [(log_mel(part, self.mels, max_frames * HOP), -(-len(part) // HOP)) for part in parts]
 
     def layers(self, activation: str = "gelu", **more: Any) -> Vit:
         """Return the layers, as the file's keys say."""
@@ -261,10 +263,10 @@ def _gemma4_unified(encoder: AudioEncoder, weights: Weights, features: Floats, f
     return weights.project("mm.a.input_projection", ops.rms_norm(x, None, 1e-6, weights.threads))
 
 
-def _rotation(count: int, width: int, kind: str, base: float = ROPE_BASE) -> Rotation:
+def _rotation(count: int, width: int, rope_type: str, base: float = ROPE_BASE) -> Rotation:
     """Return the rotation of `width` values of each head by frames."""
     angles = np.outer(np.arange(count), base ** -(np.arange(0, width, 2, dtype=np.float64) / width))
-    return rotation(angles, kind)
+    return rotation(angles, rope_type)
 
 
 def _glm(encoder: AudioEncoder, weights: Weights, features: Floats, frames: int) -> Floats:
@@ -373,8 +375,8 @@ def _positioned(weights: Weights, x: Floats) -> Floats:
 
 def _windows(count: int, length: int) -> Callable[[int], list[Ids]]:
     """Return groups of neighbours that attend to each other."""
-    found = [np.arange(start, min(start + length, count)) for start in range(0, count, length)]
-    return lambda layer: found
+    windows = [np.arange(start, min(start + length, count)) for start in range(0, count, length)]
+    return lambda layer: windows
 
 
 RUN: dict[str, Callable[[AudioEncoder, Weights, Floats, int], Floats]] = {

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import ops
 from ..arrays import Floats
-from ..mixers.attention import attend
+from ..mixers.attention import AttentionOptions, attend
 from .layers import Weights
 from .queries import READER_EPS, reading
 
@@ -47,13 +47,13 @@ class Conformer:
 
 @dataclass(frozen=True)
 class InBlocks:
-    """Granite Speech's attention. block: frames that attend to each other. most: the farthest distance with an
+    """Granite Speech's attention. block: frames that attend to each other. max_distance: the farthest distance with an
     embedding.
     """
 
     heads: int
     block: int
-    most: int
+    max_distance: int
 
     def __call__(self, weights: Weights, at: str, x: Floats) -> Floats:
         q, k, v = (weights.project(f"{at}attn_{name}", x).reshape(len(x), self.heads, -1) for name in "qkv")
@@ -62,15 +62,16 @@ class InBlocks:
         for start in range(0, len(x), self.block):
             own = slice(start, min(start + self.block, len(x)))
             count = own.stop - start
-            near = table[None, self.most - count + 1 : self.most + count]  # of distances from 1 - count to count - 1
+            near = table[
+                None, self.max_distance - count + 1 : self.max_distance + count
+            ]  # of distances from 1 - count to count - 1
             out[own] = attend(
                 q[own],
                 k[own],
                 v[own],
                 q_positions=np.arange(count),
                 scale=scale,
-                causal=False,
-                bias=by_distance(q[own], near) * np.float32(scale),
+                options=AttentionOptions(causal=False, bias=by_distance(q[own], near) * np.float32(scale)),
                 threads=weights.threads,
             )
         return weights.project(f"{at}attn_out", out)
@@ -96,8 +97,7 @@ class WithBiases:
             v,
             q_positions=np.arange(len(x)),
             scale=scale,
-            causal=False,
-            bias=by_distance(place, table) * np.float32(scale),
+            options=AttentionOptions(causal=False, bias=by_distance(place, table) * np.float32(scale)),
             threads=weights.threads,
         )
         return weights.project(f"{at}attn_out", mixed)
@@ -117,10 +117,10 @@ def by_distance(q: Floats, table: Floats) -> Floats:
 
     table: float32 (heads or 1, 2 * n - 1, width), of distances from 1 - n to n - 1, query minus key.
     """
-    said = q.transpose(1, 0, 2) @ table.transpose(0, 2, 1)
+    scores = q.transpose(1, 0, 2) @ table.transpose(0, 2, 1)
     at = np.arange(len(q))
     distance = at[:, None] - at + len(q) - 1
-    return np.ascontiguousarray(np.take_along_axis(said, distance[None], axis=2))
+    return np.ascontiguousarray(np.take_along_axis(scores, distance[None], axis=2))
 
 
 def subsampled(weights: Weights, features: Floats) -> Floats:

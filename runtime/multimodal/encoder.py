@@ -65,7 +65,7 @@ class Parts:
             raise ModelError(f"the file has images of {side} pixels a side; {LARGEST:,} are the most that are run")
         return side
 
-    def said(self, name: str) -> Any:
+    def optional_key(self, name: str) -> Any:
         """Return an optional key's value: None if it is missing."""
         return self.key(name) if f"clip.vision.{name}" in self.metadata else None
 
@@ -124,8 +124,8 @@ class Parts:
         table = self.weights.values("v.position_embd.weight")
         side = math.isqrt(len(table))
         near_row, near_column = (np.arange(count) * side // count for count in (rows, columns))
-        found: Floats = table[(near_row[:, None] * side + near_column).reshape(-1)]
-        return found
+        positions: Floats = table[(near_row[:, None] * side + near_column).reshape(-1)]
+        return positions
 
 
 def sampling(given: int, wanted: int, how: str) -> Floats:
@@ -133,12 +133,12 @@ def sampling(given: int, wanted: int, how: str) -> Floats:
 
     how: see `Parts.stretched`; also "smooth cubic", antialiased, as for shrunk images.
     """
-    found = np.zeros((wanted, given))
+    weights = np.zeros((wanted, given))
     at = np.linspace(0, given - 1, wanted) if how == "corners" else (np.arange(wanted) + 0.5) * given / wanted - 0.5
     if how == "smooth cubic" or (how == "smooth" and wanted < given):
         far = np.abs(np.arange(given) - at[:, None]) / max(given / wanted, 1)
-        found = np.maximum(0, 1 - far) if how == "smooth" else _cubic(far, -0.5)
-        return np.asarray(found / found.sum(axis=1, keepdims=True), np.float32)
+        weights = np.maximum(0, 1 - far) if how == "smooth" else _cubic(far, -0.5)
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True), np.float32)
     if how not in ("cubic", "zeros"):
         at = np.clip(at, 0, given - 1)
     first = np.floor(at).astype(np.int64)
@@ -147,8 +147,8 @@ def sampling(given: int, wanted: int, how: str) -> Floats:
     for step, share in taps.items():
         if how == "zeros":
             share = np.where((first + step >= 0) & (first + step < given), share, 0)
-        np.add.at(found, (np.arange(wanted), np.clip(first + step, 0, given - 1)), share)
-    return found.astype(np.float32)
+        np.add.at(weights, (np.arange(wanted), np.clip(first + step, 0, given - 1)), share)
+    return weights.astype(np.float32)
 
 
 def _cubic(distance: Any, a: float = -0.75) -> Any:
@@ -166,10 +166,10 @@ def squares(x: Any, rows: int, columns: int, side: int) -> Any:
     return np.ascontiguousarray(parts).reshape(-1, side * side, x.shape[1])
 
 
-def rotation(angles: Any, kind: str) -> Rotation:
+def rotation(angles: Any, rope_type: str) -> Rotation:
     """Return rotation of pairs by these angles (patches, head width / 2)."""
     cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-    return lambda x: apply_rope(x, cos, sin, kind)
+    return lambda x: apply_rope(x, cos, sin, rope_type)
 
 
 def angles(patches: Ids, columns: int, width: int, first: int = 0, base: float = ROPE_BASE) -> tuple[Any, Any]:

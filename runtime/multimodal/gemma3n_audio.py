@@ -23,7 +23,7 @@ from .spectrogram import HOP, RATE, as_waveform
 NORM_EPS = 1e-3  # of norms after convolutions
 HARD = ("gemma3nv", "gemma3na")  # types whose files have token embeddings
 TOKENS, FEWER, REDUCED = 188, 4, 4  # tokens of audio; frames merged for the layers, and those merged to a token
-FRAME, TRANSFORM, FLOOR = 512, 1024, 1e-5  # samples of a frame, of the Fourier transform; least magnitude
+FRAME, TRANSFORM, FLOOR = 512, 1024, 1e-5  # samples of a frame, of the Fourier transform; minimum magnitude
 # Hertz; sample count that audio is padded to a multiple of
 EMPHASIS, LOWEST, HIGHEST, ALIGNED = 0.97, 125.0, 7600.0, 128
 
@@ -44,8 +44,8 @@ def encoded(
 
     tell(layers done, of how many). Raises OptionError for more frames than that.
     """
-    if frames > (most := TOKENS * FEWER * REDUCED):
-        raise OptionError(f"{frames} frames; the encoder is for {most}", "cut the audio into parts")
+    if frames > (max_frames := TOKENS * FEWER * REDUCED):
+        raise OptionError(f"{frames} frames; the encoder is for {max_frames}", "cut the audio into parts")
     x = _subsampled(weights, features)[: -(-frames // FEWER)]  # later frames are masked
     x = LAYERS.run(weights, heads, count, x, tell)[::REDUCED]
     heard = _in_text(weights, "mm.a.", weights.norm("mm.a.soft_emb_norm", x, EPS, "rms"))
@@ -60,15 +60,15 @@ def hard(weights: Weights, at: str, rows: Sequence[int]) -> Floats:
 
 
 def hard_words(
-    weights: Weights, ids: Sequence[int], words: int, found: Sequence[EmbeddedImage], soft: int
+    weights: Weights, ids: Sequence[int], words: int, images: Sequence[EmbeddedImage], soft: int
 ) -> list[EmbeddedImage]:
     """Return the embeddings in a text of the encoders' hard tokens, the last ones of `words` in the vocabulary: first
-    those for images, then those for audio. found: embeddings already placed. soft: the token that stands for an image
+    those for images, then those for audio. images: embeddings already placed. soft: the token that stands for an image
     or audio, one of them; none in a vocabulary where it is another's.
     """
     if any(f"{at}embedding.weight" not in weights.tensors for at in ("mm.a.", "mm.")):
         return []  # files of other programs may lack them; the tokens are then the text model's
-    taken = {place for each in found for place in range(each.start, each.stop)}
+    taken = {place for each in images for place in range(each.start, each.stop)}
     more, end = [], words
     for at in ("mm.a.", "mm."):
         begin = end - len(weights.values(f"{at}embedding.weight"))
@@ -87,8 +87,8 @@ def _subsampled(weights: Weights, features: Floats) -> Floats:
     """Return two convolutions over squares, in steps of two either way, that see two later frames."""
     x = features.T[None]  # (channels, frames, mels)
     for i in (0, 1):
-        found = convolved(weights, f"a.conv1d.{i}", np.pad(x, ((0, 0), (0, 2), (1, 1))), step=2).transpose(1, 2, 0)
-        x = np.maximum(_normed(found) * weights.values(f"a.conv1d.{i}.norm.weight"), 0).transpose(2, 0, 1)
+        out = convolved(weights, f"a.conv1d.{i}", np.pad(x, ((0, 0), (0, 2), (1, 1))), step=2).transpose(1, 2, 0)
+        x = np.maximum(_normed(out) * weights.values(f"a.conv1d.{i}.norm.weight"), 0).transpose(2, 0, 1)
     frames = np.ascontiguousarray(x.transpose(1, 2, 0)).reshape(x.shape[1], -1)
     return weights.project("a.pre_encode.out", frames)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import ops
 from ..arrays import Floats
-from ..mixers.attention import attend
+from ..mixers.attention import AttentionOptions, attend
 from .conformer import HALF
 from .convolution import convolved
 from .layers import Weights
@@ -22,7 +22,7 @@ from .spectrogram import HOP, HTK, as_waveform, bank_of
 EPS, SOFTCAP = 1e-6, 50.0
 DISTANCES = 13  # with an embedding
 LONGEST = 10_000.0
-FRAME, TRANSFORM, FLOOR = 320, 512, 1e-3  # samples of a frame, of the Fourier transform; the least magnitude
+FRAME, TRANSFORM, FLOOR = 320, 512, 1e-3  # samples of a frame, of the Fourier transform; the minimum magnitude
 LONGEST_AUDIO = 480_000  # samples
 
 
@@ -30,13 +30,13 @@ LONGEST_AUDIO = 480_000  # samples
 class Layers:
     """Differences between the layers of two models, besides their weights.
 
-    seen: frames in each one's window. before, behind: names of the norms around attention; end: of the last one;
+    seen: frames in each one's window. before, after: names of the norms around attention; end: of the last one;
     distances: of the matrix for distances. scales: factors of each value of a query, and of all keys.
     """
 
     seen: int
     before: str
-    behind: str
+    after: str
     end: str
     distances: str
     scales: Callable[[Weights, str], tuple[Floats, float]]
@@ -53,7 +53,7 @@ class Layers:
         x = x + HALF * _net(weights, at, "", x)
         normed = weights.norm(f"{at}{self.before}", x, EPS, "rms")
         mixed = self._attention(weights, at, heads, normed, distances)
-        x = x + weights.norm(f"{at}{self.behind}", mixed, EPS, "rms")
+        x = x + weights.norm(f"{at}{self.after}", mixed, EPS, "rms")
         x = x + _convolved(weights, at, weights.norm(f"{at}conv_norm", x, EPS, "rms"))
         x = x + HALF * _net(weights, at, "_1", x)
         return weights.norm(f"{at}{self.end}", x, EPS, "rms")
@@ -65,20 +65,18 @@ class Layers:
         q = q * (of_queries * np.float32(q.shape[2] ** -0.5 / math.log(2)))
         k = k * np.float32(of_keys)
         table = weights.project(f"{at}{self.distances}", distances).reshape(DISTANCES, heads, -1)
-        said = np.einsum("nhd,thd->hnt", q, table, optimize=True)
+        scores = np.einsum("nhd,thd->hnt", q, table, optimize=True)
         bias = np.zeros((heads, count, count), np.float32)
         for distance in range(min(self.seen, count)):
             each = np.arange(distance, count)
-            bias[:, each, each - distance] = said[:, distance:, distance]
+            bias[:, each, each - distance] = scores[:, distance:, distance]
         mixed = attend(
             q,
             k,
             v,
             q_positions=np.arange(count),
             scale=1.0,
-            window=self.seen,
-            softcap=SOFTCAP,
-            bias=bias,
+            options=AttentionOptions(window=self.seen, softcap=SOFTCAP, bias=bias),
             threads=weights.threads,
         )
         return weights.limited(f"{at}attn_out", mixed)
@@ -106,10 +104,10 @@ def _subsampled(weights: Weights, features: Floats) -> Floats:
     """Return two convolutions over squares, in steps of two either way, with a norm over channels after each."""
     x = features.T[None]  # (channels, frames, mels)
     for i in (0, 1):
-        found = convolved(weights, f"a.conv1d.{i}", x, step=2, border=1).transpose(1, 2, 0)
-        flat = np.ascontiguousarray(found).reshape(-1, found.shape[2])
+        out = convolved(weights, f"a.conv1d.{i}", x, step=2, border=1).transpose(1, 2, 0)
+        flat = np.ascontiguousarray(out).reshape(-1, out.shape[2])
         normed = weights.norm(f"a.conv1d.{i}.norm", flat, EPS, "layer")
-        x = np.maximum(normed, 0).reshape(found.shape).transpose(2, 0, 1)
+        x = np.maximum(normed, 0).reshape(out.shape).transpose(2, 0, 1)
     frames = np.ascontiguousarray(x.transpose(1, 2, 0)).reshape(x.shape[1], -1)
     return weights.project("a.input_projection", frames)
 

@@ -13,7 +13,7 @@ from quants.errors import ModelError
 
 from .. import ops
 from ..arrays import Floats, Ids
-from ..mixers.attention import attend
+from ..mixers.attention import AttentionOptions, attend
 from ..products.matmul import matmul, matmul_experts
 
 Rotation = Callable[[Floats], Floats]  # of q and k, (patches, heads, head width), in place
@@ -81,12 +81,12 @@ class Weights:
             np.clip(product, for_out[0], for_out[1], out=product)
         return product
 
-    def norm(self, name: str, x: Floats, eps: float, kind: str) -> Floats:
-        """Return a layer norm, or an RMS norm (kind "rms"); x itself if the file has no such norm."""
+    def norm(self, name: str, x: Floats, eps: float, norm_type: str) -> Floats:
+        """Return a layer norm, or an RMS norm (norm_type "rms"); x itself if the file has no such norm."""
         weight, bias = self.vector(f"{name}.weight"), self.vector(f"{name}.bias")
         if weight is None:
             return x
-        if kind == "rms":
+        if norm_type == "rms":
             return ops.rms_norm(x, weight, eps, self.threads)
         return ops.layer_norm(x, weight, bias, eps, self.threads)
 
@@ -193,8 +193,7 @@ class Vit:
                 v,
                 q_positions=places,
                 scale=scale,
-                keys_after=np.maximum(self.causal_from - 1 - places, 0),
-                window=window,
+                options=AttentionOptions(keys_after=np.maximum(self.causal_from - 1 - places, 0), window=window),
                 threads=weights.threads,
             )
         out = np.empty((len(x), self.heads * v.shape[2]), np.float32)
@@ -205,8 +204,7 @@ class Vit:
                 v[seen],
                 q_positions=np.arange(len(seen)),
                 scale=scale,
-                causal=False,
-                window=window,
+                options=AttentionOptions(causal=False, window=window),
                 threads=weights.threads,
             )
         return out

@@ -65,12 +65,12 @@ def encoded(
 
 def coded(weights: Weights, sizes: Sequence[int], x: Floats) -> Ids:
     """Return the nearest entry of each codebook to the residual of those before it, int64 (codebooks, frames)."""
-    books, found = weights.values("a.rvq.codebook.weight"), []
+    books, codes = weights.values("a.rvq.codebook.weight"), []
     for book, size in zip(books, sizes, strict=True):
         entries = book[:size]
-        found.append(np.argmax(2 * x @ entries.T - (entries**2).sum(axis=1), axis=1))
-        x = x - entries[found[-1]]
-    return np.stack(found)
+        codes.append(np.argmax(2 * x @ entries.T - (entries**2).sum(axis=1), axis=1))
+        x = x - entries[codes[-1]]
+    return np.stack(codes)
 
 
 def _embedded(weights: Weights, codes: Ids) -> Floats:

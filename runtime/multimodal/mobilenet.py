@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import ops
 from ..arrays import Floats
-from ..mixers.attention import attend
+from ..mixers.attention import BIDIRECTIONAL, attend
 from .convolution import convolved
 from .encoder import Parts, sampling
 from .layers import Weights
@@ -38,8 +38,8 @@ def gemma3n(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 def blocks(weights: Weights) -> list[list[str]]:
     """Return the prefixes of tensor names, of each stage's blocks in order."""
-    found = {match for name in weights.tensors if (match := re.match(r"v\.blk\.(\d+)\.(\d+)\.", name))}
-    numbers = sorted({(int(each[1]), int(each[2])) for each in found})
+    matches = {match for name in weights.tensors if (match := re.match(r"v\.blk\.(\d+)\.(\d+)\.", name))}
+    numbers = sorted({(int(each[1]), int(each[2])) for each in matches})
     return [[f"v.blk.{stage}.{i}." for own, i in numbers if own == stage] for stage in sorted({n for n, _ in numbers})]
 
 
@@ -47,14 +47,14 @@ def _through(weights: Weights, at: str, x: Floats, step: int) -> Floats:
     """Return one block's output; the input is added if the size stays."""
     if f"{at}conv_exp.weight" in weights.tensors:
         inner = _normed(weights, f"{at}bn1", _same(weights, f"{at}conv_exp", x, step), "gelu_tanh")
-        found = _normed(weights, f"{at}bn2", convolved(weights, f"{at}conv_pwl", inner))
+        out = _normed(weights, f"{at}bn2", convolved(weights, f"{at}conv_pwl", inner))
     elif f"{at}attn.query.proj.weight" in weights.tensors:
-        found = _attention(weights, at, _normed(weights, f"{at}norm", x))
+        out = _attention(weights, at, _normed(weights, f"{at}norm", x))
     else:
-        found = _inverted(weights, at, x, step)
+        out = _inverted(weights, at, x, step)
     scale = weights.vector(f"{at}layer_scale.gamma")
-    found = found if scale is None else found * scale[:, None, None]
-    return found + x if found.shape == x.shape else found
+    out = out if scale is None else out * scale[:, None, None]
+    return out + x if out.shape == x.shape else out
 
 
 def _inverted(weights: Weights, at: str, x: Floats, step: int) -> Floats:
@@ -82,16 +82,16 @@ def _attention(weights: Weights, at: str, x: Floats) -> Floats:
     asked = convolved(weights, f"{at}attn.query.proj", x)
     width = parts["key"].shape[2]
     q = np.ascontiguousarray(asked.reshape(len(asked) // width, width, -1).transpose(2, 0, 1))
-    found = attend(
+    mixed = attend(
         q,
         parts["key"],
         parts["value"],
         q_positions=np.arange(len(q)),
         scale=width**-0.5,
-        causal=False,
+        options=BIDIRECTIONAL,
         threads=weights.threads,
     )
-    return convolved(weights, f"{at}attn.output.proj", np.ascontiguousarray(found.T).reshape(-1, *x.shape[1:]))
+    return convolved(weights, f"{at}attn.output.proj", np.ascontiguousarray(mixed.T).reshape(-1, *x.shape[1:]))
 
 
 def _mixed(weights: Weights, kept: list[Floats]) -> Floats:

@@ -33,12 +33,12 @@ def places(tokens: ArrayLike, token: int, embedded: Sequence[Embedded]) -> list[
     given = sum(len(each.embeddings) for each in embedded)
     if len(where) != given:
         raise OptionError(f"{len(where)} tokens {token} stand for images or audio that have {given} embeddings")
-    found, place = [], 0
+    images, place = [], 0
     for number, each in enumerate(embedded):
         own = where[place : place + len(each.embeddings)]
         place += len(own)
         cuts = np.flatnonzero(np.diff(own) != 1) + 1
         for run, embeddings in zip(np.split(own, cuts), np.split(each.embeddings, cuts), strict=True):
             grid = None if len(cuts) else each.grid
-            found.append(EmbeddedImage(int(run[0]), embeddings, grid, each.whole, each.layout, number))
-    return found
+            images.append(EmbeddedImage(int(run[0]), embeddings, grid, each.whole, each.layout, number))
+    return images

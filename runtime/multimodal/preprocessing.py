@@ -30,7 +30,7 @@ LONGEST = 4096  # of Idefics 3: pixels a side
 LFM2_TILE, LFM2_TOKENS = 512, (64, 256)  # missing in LFM2-VL's files: of a tile's side, and of a whole image
 LLAMA4_TILES = 16
 GEMMA4_TOKENS = 280
-LEAST_CROP, LONG = 256, 1.2  # of Gemma 3: pixels a side of a crop, and the ratio from which an image is cropped
+MIN_CROP, LONG = 256, 1.2  # of Gemma 3: pixels a side of a crop, and the ratio from which an image is cropped
 MINICPM_TILES = 9
 OCR_TILES = {"deepseekocr": 640, "deepseekocr2": 768}  # pixels a side of DeepSeek-OCR's
 GREY = (127, 127, 127)
@@ -51,8 +51,8 @@ class Tiles:
     size: tuple[int, int] = (0, 0)
 
 
-def tiles(encoder: VisionEncoder, image: "Image", most_tokens: int | None = None) -> Tiles:
-    """Return the image preprocessed for an encoder. most_tokens: for encoders of images of any size.
+def tiles(encoder: VisionEncoder, image: "Image", max_tokens: int | None = None) -> Tiles:
+    """Return the image preprocessed for an encoder. max_tokens: for encoders of images of any size.
 
     Raises OptionError for an image that is too thin for this, ModelError for an encoder with unusable keys.
     """
@@ -63,7 +63,7 @@ def tiles(encoder: VisionEncoder, image: "Image", most_tokens: int | None = None
     if encoder.projector not in PREPARED:
         raise ModelError(f"images for encoders of the type {encoder.projector!r} are not prepared")
     with fitting():
-        images, rows, columns = PREPARED[encoder.projector](encoder, image, most_tokens)
+        images, rows, columns = PREPARED[encoder.projector](encoder, image, max_tokens)
         if (total := sum(math.prod(each.size) for each in images)) > MAX_PIXELS:
             raise ModelError(f"an image becomes {total:,} pixels for this encoder; {MAX_PIXELS:,} are the most")
         pixels = [encoder.normalized(np.asarray(each)) for each in images]
@@ -73,18 +73,18 @@ def tiles(encoder: VisionEncoder, image: "Image", most_tokens: int | None = None
 Cut = tuple[list["Image"], int, int]
 
 
-def _panned(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _panned(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for Gemma 3: a square, whatever its sides; then crops of a long image ("pan and scan"), as many as
-    `most_tokens` allows, and none without it.
+    `max_tokens` allows, and none without it.
     """
     side = encoder.image_size
     tokens = (side // encoder.patch_size // int(encoder.key("projector.scale_factor"))) ** 2
-    most = (most_tokens or 0) // tokens - 1
+    max_crops = (max_tokens or 0) // tokens - 1
     long, short = max(image.size), min(image.size)
-    count = min(most, max(2, min(long // LEAST_CROP, math.floor(long / short + 0.5))))
+    count = min(max_crops, max(2, min(long // MIN_CROP, math.floor(long / short + 0.5))))
     length = math.ceil(long / max(1, count))
     images = [image]
-    if most >= 2 and long / short >= LONG and min(length, short) >= LEAST_CROP:
+    if max_crops >= 2 and long / short >= LONG and min(length, short) >= MIN_CROP:
         wide = image.width >= image.height
         for start in range(0, length * count, length):
             end = min(start + length, long)
@@ -92,20 +92,20 @@ def _panned(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> 
     return [each.resize((side, side), BILINEAR) for each in images], 0, 0
 
 
-def _square(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _square(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for CogVLM and Gemma 3n: a square, whatever its sides."""
     return [image.resize((encoder.image_size,) * 2, BICUBIC if encoder.projector == "cogvlm" else BILINEAR)], 0, 0
 
 
-def _cropped(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _cropped(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for Llava 1.5: crop the middle."""
-    side, least = encoder.image_size, min(image.size)
-    width, height = (side if length == least else int(side * length / least) for length in image.size)
+    side, shortest = encoder.image_size, min(image.size)
+    width, height = (side if length == shortest else int(side * length / shortest) for length in image.size)
     left, top = (width - side) // 2, (height - side) // 2
     return [image.resize((width, height), BICUBIC).crop((left, top, left + side, top + side))], 0, 0
 
 
-def _padded(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _padded(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for Janus: pad to a square of the mean colour."""
     side, colours = encoder.image_size, (int(255 * value) for value in encoder.key("image_mean"))
     width, height = (max(round(length * (side / max(image.size))), 14) for length in image.size)
@@ -115,52 +115,52 @@ def _padded(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> 
     return [whole], 0, 0
 
 
-def _at_most(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _within_size(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for Pixtral: no side longer than the largest, both in whole patches."""
     unit = encoder.patch_size * int(encoder.key("spatial_merge_size"))
     longest = encoder.key("preproc_image_size") if encoder.projector == "lightonocr" else encoder.image_size
     ratio = max(image.size) / int(longest)
     sides: list[int] = [int(side // ratio) if ratio > 1 else side for side in image.size]
     units = [max(1, -(-side // unit)) for side in sides]
-    if most_tokens is not None and units[0] * units[1] > most_tokens:
-        shrunk = math.sqrt(most_tokens / (units[0] * units[1]))
+    if max_tokens is not None and units[0] * units[1] > max_tokens:
+        shrunk = math.sqrt(max_tokens / (units[0] * units[1]))
         units = [max(1, math.floor(each * shrunk)) for each in units]
     return [image.resize((units[0] * unit, units[1] * unit), BICUBIC)], 0, 0
 
 
-def _of_area(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _of_area(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for Qwen: about the original number of pixels, within limits, both sides in whole squares of
     patches.
     """
     unit, height, width = encoder.token_side, image.height, image.width
-    fewest, most = int(encoder.key("image_min_pixels")), int(encoder.key("image_max_pixels"))
-    if most_tokens is not None:
-        most = min(most, most_tokens * unit**2)
-        fewest = min(fewest, most)
+    min_pixels, max_pixels = int(encoder.key("image_min_pixels")), int(encoder.key("image_max_pixels"))
+    if max_tokens is not None:
+        max_pixels = min(max_pixels, max_tokens * unit**2)
+        min_pixels = min(min_pixels, max_pixels)
     if min(height, width) < unit and encoder.projector == "glm4v":
         height, width = (int(side * max(unit / height, unit / width)) for side in (height, width))
     elif min(height, width) < unit and encoder.projector == "paddleocr":
         short = min(height, width)
         height, width = (unit if side == short else round(side * unit / short) for side in (height, width))
-    height, width = area_size(height, width, unit, fewest, most)
-    while most_tokens is not None and height * width > most_tokens * unit**2:  # an enlarged or thin image may exceed it
+    height, width = area_size(height, width, unit, min_pixels, max_pixels)
+    while max_tokens is not None and height * width > max_tokens * unit**2:  # an enlarged or thin image may exceed it
         height, width = (side - unit * (side == max(height, width)) for side in (height, width))
     return [image.resize((width, height), BICUBIC)], 0, 0
 
 
-def area_size(height: int, width: int, unit: int, fewest: int, most: int, least: int = 0) -> tuple[int, int]:
+def area_size(height: int, width: int, unit: int, min_area: int, max_area: int, min_side: int = 0) -> tuple[int, int]:
     """Return sides in whole units, of about this many pixels, in about the same proportion."""
-    sides = [max(least, round(side / unit) * unit) for side in (height, width)]
-    if sides[0] * sides[1] > most:
-        shrunk = math.sqrt(height * width / most)
+    sides = [max(min_side, round(side / unit) * unit) for side in (height, width)]
+    if sides[0] * sides[1] > max_area:
+        shrunk = math.sqrt(height * width / max_area)
         sides = [max(unit, math.floor(side / shrunk / unit) * unit) for side in (height, width)]
-    elif sides[0] * sides[1] < fewest:
-        grown = math.sqrt(fewest / (height * width))
+    elif sides[0] * sides[1] < min_area:
+        grown = math.sqrt(min_area / (height * width))
         sides = [math.ceil(side * grown / unit) * unit for side in (height, width)]
     return sides[0], sides[1]
 
 
-def _split(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _split(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for Idefics 3: tiles of the encoder's size, and the whole image in that size."""
     side, longest = encoder.image_size, min(int(encoder.key("preproc_image_size")) or max(image.size), LONGEST)
     width, height = _to_longest(image.width, image.height, longest)
@@ -187,29 +187,29 @@ def _to_longest(width: int, height: int, longest: int) -> tuple[int, int]:
     return max(other + other % 2, 1), longest
 
 
-def _in_proportion(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _in_proportion(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for InternVL: the number of tiles that fits the image's proportion best, and the whole image after
     them.
     """
     side = encoder.image_size
-    least, most = int(encoder.key("preproc_min_tiles")), int(encoder.key("preproc_max_tiles"))
-    columns, rows = _proportion(image.width, image.height, side, least, most)
+    min_tiles, max_tiles = int(encoder.key("preproc_min_tiles")), int(encoder.key("preproc_max_tiles"))
+    columns, rows = _proportion(image.width, image.height, side, min_tiles, max_tiles)
     cut = _pieces(image.resize((columns * side, rows * side), BICUBIC), side)
     if len(cut) > 1:
         cut.append(image.resize((side, side), BICUBIC))
     return cut, 0, 0
 
 
-def _proportion(width: int, height: int, side: int, least: int, most: int) -> tuple[int, int]:
+def _proportion(width: int, height: int, side: int, min_tiles: int, max_tiles: int) -> tuple[int, int]:
     """Return columns and rows of tiles; of equally near proportions the larger, if the image fills half of it."""
     grids = [
         (columns, rows)
-        for columns in range(1, most + 1)
-        for rows in range(1, most // columns + 1)
-        if columns * rows >= least
+        for columns in range(1, max_tiles + 1)
+        for rows in range(1, max_tiles // columns + 1)
+        if columns * rows >= min_tiles
     ]
     if not grids:
-        raise ModelError(f"the file wants {least} tiles or more, and {most} or fewer")
+        raise ModelError(f"the file wants {min_tiles} tiles or more, and {max_tiles} or fewer")
     best, distance = (1, 1), math.inf
     for columns, rows in sorted(grids, key=math.prod):
         far = abs(width / height - columns / rows)
@@ -227,37 +227,37 @@ def _pieces(image: "Image", side: int) -> list["Image"]:
     ]
 
 
-def _tiled_if_large(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _tiled_if_large(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for LFM2: about the original number of pixels, within limits; a large image in tiles, too."""
-    unit, fewest, most = encoder.token_side, *LFM2_TOKENS
-    most = most if most_tokens is None else min(most, most_tokens)
-    area = (min(fewest, most) * unit**2, most * unit**2)
-    height, width = area_size(image.height, image.width, unit, *area, least=unit)
+    unit, min_tokens, limit = encoder.token_side, *LFM2_TOKENS
+    limit = limit if max_tokens is None else min(limit, max_tokens)
+    area = (min(min_tokens, limit) * unit**2, limit * unit**2)
+    height, width = area_size(image.height, image.width, unit, *area, min_side=unit)
     whole = image.resize((width, height), BILINEAR)
     size = math.prod(max(encoder.patch_size, round(side / unit) * unit) for side in image.size)
-    if most_tokens is not None or size <= 2 * most * unit**2:
+    if max_tokens is not None or size <= 2 * limit * unit**2:
         return [whole], 0, 0
     columns, rows = _proportion(image.width, image.height, LFM2_TILE, 2, 10)
     cut = image.resize((columns * LFM2_TILE, rows * LFM2_TILE), BILINEAR)
     return [*_pieces(cut, LFM2_TILE), whole], rows, columns
 
 
-def _enlarged(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _enlarged(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for Gemma 4: as large as the tokens allow."""
-    unit, most = encoder.token_side, GEMMA4_TOKENS if most_tokens is None else most_tokens
-    factor = math.sqrt(most * unit**2 / (image.width * image.height))
+    unit, limit = encoder.token_side, GEMMA4_TOKENS if max_tokens is None else max_tokens
+    factor = math.sqrt(limit * unit**2 / (image.width * image.height))
     columns, rows = (math.floor(factor * side / unit) for side in image.size)
     if not columns or not rows:  # thin enough for that
-        long = min(max(image.size) // min(image.size), most)
+        long = min(max(image.size) // min(image.size), limit)
         columns, rows = (long if each else 1 for each in (columns, rows))
     return [image.resize((columns * unit, rows * unit), BICUBIC)], 0, 0
 
 
-def _on_canvas(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _on_canvas(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for Llama 4: the best fitting grid of tiles, padded with black, and the whole image."""
     side, (width, height) = encoder.image_size, image.size
-    most = range(1, LLAMA4_TILES + 1)
-    grids = [(rows, columns) for rows in most for columns in most if rows * columns <= LLAMA4_TILES]
+    counts = range(1, LLAMA4_TILES + 1)
+    grids = [(rows, columns) for rows in counts for columns in counts if rows * columns <= LLAMA4_TILES]
     scales = {grid: min(np.float32(grid[0] * side) / height, np.float32(grid[1] * side) / width) for grid in grids}
     larger = [scale for scale in scales.values() if scale >= 1]
     wanted = min(larger) if larger else max(scales.values())
@@ -275,7 +275,7 @@ def _on_canvas(encoder: VisionEncoder, image: "Image", most_tokens: int | None) 
     return [*cut, image.resize((side, side), BILINEAR)], rows, columns
 
 
-def _in_windows(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _in_windows(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for Step 3: windows of one size, if the image is large or long, and all of it as a square."""
     side, longest = encoder.image_size, int(encoder.key("preproc_image_size"))
     whole = image
@@ -306,25 +306,25 @@ def _in_windows(encoder: VisionEncoder, image: "Image", most_tokens: int | None)
     return [*small, view], -(-high // window), -(-wide // window)
 
 
-def _in_patches(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _in_patches(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for Phi-4: the original size, in whole patches, within limits."""
     unit, size = encoder.patch_size, (image.height, image.width)
-    fewest, most = (int(encoder.key(f"image_{end}_pixels")) // unit**2 for end in ("min", "max"))
-    if most_tokens is not None:
-        fewest, most = min(fewest, most_tokens), min(most, most_tokens)
+    min_patches, max_patches = (int(encoder.key(f"image_{end}_pixels")) // unit**2 for end in ("min", "max"))
+    if max_tokens is not None:
+        min_patches, max_patches = min(min_patches, max_tokens), min(max_patches, max_tokens)
 
     def scaled(factor: float) -> list[int]:
         return [max(1, math.ceil(side * factor / unit)) for side in size]
 
     units = scaled(1)
-    if math.prod(units) > most:
-        units = scaled(_searched(lambda factor: math.prod(scaled(factor)) <= most))
-    elif math.prod(units) < fewest:
-        units = scaled(_searched(lambda factor: math.prod(scaled(factor)) <= fewest))
+    if math.prod(units) > max_patches:
+        units = scaled(_searched(lambda factor: math.prod(scaled(factor)) <= max_patches))
+    elif math.prod(units) < min_patches:
+        units = scaled(_searched(lambda factor: math.prod(scaled(factor)) <= min_patches))
     return [image.resize((units[1] * unit, units[0] * unit), BILINEAR)], 0, 0
 
 
-def _sliced(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _sliced(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for MiniCPM-V: the whole image in about the size of a tile, and tiles in its proportion if it is
     larger.
     """
@@ -374,7 +374,7 @@ def _slices(height: int, width: int, side: int) -> tuple[int, int]:
     return min(grids, key=distance)
 
 
-def _best_of_sizes(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _best_of_sizes(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for Llava-NeXT: tiles of the size that loses least of the image, and the whole image in a tile."""
     side, sizes = encoder.image_size, [int(each) for each in encoder.key("image_grid_pinpoints")]
     if not sizes or len(sizes) % 2 or min(sizes) < 1:
@@ -402,7 +402,7 @@ def _best_of_sizes(encoder: VisionEncoder, image: "Image", most_tokens: int | No
     return [*_pieces(canvas, side), image.resize((side, side), BICUBIC)], height // side, width // side
 
 
-def _view_and_tiles(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _view_and_tiles(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for DeepSeek-OCR: tiles of a large image, and all of it in the middle of a grey square."""
     side, tile = encoder.image_size, OCR_TILES[encoder.projector]
     factor = side / max(image.size)
@@ -412,8 +412,8 @@ def _view_and_tiles(encoder: VisionEncoder, image: "Image", most_tokens: int | N
     whole.paste(image.resize((width, height), BICUBIC), ((side - width) // 2, (side - height) // 2))
     if max(image.size) <= tile:
         return [whole], 0, 0
-    least, most = int(encoder.key("preproc_min_tiles")), int(encoder.key("preproc_max_tiles"))
-    columns, rows = _proportion(image.width, image.height, tile, least, most)
+    min_tiles, max_tiles = int(encoder.key("preproc_min_tiles")), int(encoder.key("preproc_max_tiles"))
+    columns, rows = _proportion(image.width, image.height, tile, min_tiles, max_tiles)
     cut = image.resize((columns * tile, rows * tile), BICUBIC)
     return [*_pieces(cut, tile), whole], rows, columns
 
@@ -436,72 +436,72 @@ def _whole(sides: Sequence[float], unit: int) -> list[int]:
     return [max(1, math.ceil(side / unit)) * unit for side in sides]
 
 
-def _not_enlarged(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _not_enlarged(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for Kimi: the original size, within the maximum number of patches."""
     unit, patch = encoder.token_side, int(encoder.patch_size)
-    most = int(encoder.key("image_max_pixels")) // patch**2
+    max_patches = int(encoder.key("image_max_pixels")) // patch**2
     patches = math.prod(max(1, side // patch) for side in image.size)
-    scale = min(1.0, math.sqrt(most / patches), *(KIMI_SIDE * patch / side for side in image.size))
+    scale = min(1.0, math.sqrt(max_patches / patches), *(KIMI_SIDE * patch / side for side in image.size))
 
     def sides() -> list[int]:
         return [max(1, int(side * scale)) for side in image.size]
 
-    while most_tokens is not None and math.prod(_whole(sides(), unit)) > most_tokens * unit**2:
+    while max_tokens is not None and math.prod(_whole(sides(), unit)) > max_tokens * unit**2:
         scale *= 0.98
     return [_on_black(image, sides(), _whole(sides(), unit))], 0, 0
 
 
-def _budgeted(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _budgeted(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for GLM 5: whole squares of patches, within limits, in its own proportion."""
     unit, (width, height) = encoder.token_side, image.size
-    fewest, most = (int(encoder.key(f"image_{end}_pixels")) for end in ("min", "max"))
-    if most_tokens is not None:
-        most = min(most, most_tokens * unit**2)
-        fewest = min(fewest, most)
+    min_pixels, max_pixels = (int(encoder.key(f"image_{end}_pixels")) for end in ("min", "max"))
+    if max_tokens is not None:
+        max_pixels = min(max_pixels, max_tokens * unit**2)
+        min_pixels = min(min_pixels, max_pixels)
     room = _whole(image.size, unit)
-    if math.prod(room) < fewest:
-        scale = math.sqrt(fewest / (width * height))
+    if math.prod(room) < min_pixels:
+        scale = math.sqrt(min_pixels / (width * height))
         room = _whole([math.ceil(side * scale) for side in image.size], unit)
-    if math.prod(room) > most:
+    if math.prod(room) > max_pixels:
         room, low, high = [unit, unit], 1, height
         while low <= high:
             middle = (low + high) // 2
             tried = _whole([max(1, width * middle // height), middle], unit)
-            if math.prod(tried) <= most:
+            if math.prod(tried) <= max_pixels:
                 room, low = tried, middle + 1
             else:
                 high = middle - 1
     scale = min(wide / side for wide, side in zip(room, image.size, strict=True))
-    scale = min(1.0, scale) if width * height >= fewest else scale
+    scale = min(1.0, scale) if width * height >= min_pixels else scale
     return [_on_black(image, [max(1, math.floor(side * scale)) for side in image.size], room)], 0, 0
 
 
-def _of_nearest_grid(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _of_nearest_grid(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for Muse Glimmer: the rows and columns of tokens nearest to its proportion."""
     unit = encoder.token_side
-    most = int(encoder.key("image_max_pixels")) // unit**2
-    most = most if most_tokens is None else min(most, most_tokens)
+    limit = int(encoder.key("image_max_pixels")) // unit**2
+    limit = limit if max_tokens is None else min(limit, max_tokens)
     rows, columns = image.height / unit, image.width / unit
     ratio = columns / rows
-    if rows * columns > most:
-        rows = math.sqrt(most / ratio)
+    if rows * columns > limit:
+        rows = math.sqrt(limit / ratio)
         columns = rows * ratio
     grids = set(itertools.product(*((math.floor(count), math.ceil(count)) for count in (rows, columns))))
-    fitting = [grid for grid in grids if min(grid) >= 1 and math.prod(grid) <= most]  # of equals the set's first
+    fitting = [grid for grid in grids if min(grid) >= 1 and math.prod(grid) <= limit]  # of equals the set's first
     if not fitting:
-        rows = max(1, min(round(rows), most))
-        fitting = [(rows, max(1, min(round(columns), most // rows)))]
+        rows = max(1, min(round(rows), limit))
+        fitting = [(rows, max(1, min(round(columns), limit // rows)))]
     rows, columns = min(fitting, key=lambda grid: abs(grid[0] / grid[1] - image.height / image.width))
     return [image.resize((int(columns) * unit, int(rows) * unit), LANCZOS)], 0, 0
 
 
-def _shrunk(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+def _shrunk(encoder: VisionEncoder, image: "Image", max_tokens: int | None) -> Cut:
     """Preprocess for Youtu-VL: the original size, or reduced in fiftieths until the number of patches fits."""
     unit = encoder.token_side
-    most = int(encoder.key("image_max_pixels"))
-    most = most if most_tokens is None else min(most, most_tokens * unit**2)
+    max_pixels = int(encoder.key("image_max_pixels"))
+    max_pixels = max_pixels if max_tokens is None else min(max_pixels, max_tokens * unit**2)
     scale, size = 1.0, _whole(image.size, unit)
-    while math.prod(size) > most and scale > 0:
+    while math.prod(size) > max_pixels and scale > 0:
         scale -= 0.02
         size = _whole([side * scale for side in image.size], unit)
     return [image.resize((size[0], size[1]), BILINEAR)], 0, 0
@@ -512,10 +512,10 @@ PREPARED: dict[str, Prepare] = {
     **dict.fromkeys(("gemma3nv", "cogvlm"), _square),
     "gemma3": _panned,
     "mlp": _cropped,
-    "pixtral": _at_most,
+    "pixtral": _within_size,
     "idefics3": _split,
     "internvl": _in_proportion,
-    "lightonocr": _at_most,
+    "lightonocr": _within_size,
     "lfm2": _tiled_if_large,
     "llama4": _on_canvas,
     "gemma4v": _enlarged,

@@ -253,10 +253,10 @@ def marked(text: str, wording: Wording, count: int, what: str = "images", marks:
     """
     for mark in marks:
         text = text.replace(mark, wording.alone)
-    found = text.count(wording.marker)
-    if found not in (0, count):
-        raise OptionError(f"{found} {what} are marked in the prompt; {count} are given")
-    return text if found else wording.alone * count + text
+    in_prompt = text.count(wording.marker)
+    if in_prompt not in (0, count):
+        raise OptionError(f"{in_prompt} {what} are marked in the prompt; {count} are given")
+    return text if in_prompt else wording.alone * count + text
 
 
 def placeholder(wording: Wording, tokenizer: Tokenizer) -> int:
@@ -288,13 +288,13 @@ def with_media(
     """
     coming = {each.wording.marker: (each.wording, enumerate(each.seen)) for each in given}
     parts, end = [], 0
-    for found in re.finditer("|".join(map(re.escape, coming)), text):
-        wording, seen = coming[found[0]]
+    for match in re.finditer("|".join(map(re.escape, coming)), text):
+        wording, seen = coming[match[0]]
         number, each = next(seen)
         written = wording.written(replace(each, number=number))
-        parts += [text[end : found.start()]]
+        parts += [text[end : match.start()]]
         parts += [part if isinstance(part, str) else wording.token * part for part in written]
-        end = found.end()
+        end = match.end()
     ids = encode("".join([*parts, text[end:]]))
     images = [
         image

@@ -9,7 +9,7 @@ from quants.errors import ModelError
 
 from .. import ops
 from ..arrays import Floats
-from ..mixers.attention import attend
+from ..mixers.attention import BIDIRECTIONAL, attend
 from .encoder import Parts, squares
 from .layers import Weights
 
@@ -38,7 +38,7 @@ def _attention(weights: Weights, at: str, read: Floats, seen: Floats, windows: i
         v,
         q_positions=np.arange(len(read) // windows),
         scale=q.shape[2] ** -0.5,
-        causal=False,
+        options=BIDIRECTIONAL,
         sequences=windows,
         threads=weights.threads,
     )
@@ -62,11 +62,11 @@ def granite4(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     if missing := wanted - {*kept}:
         raise ModelError(f"the file takes outputs of layer {min(missing)}; there are {vit.count}")
     rows, _ = encoder.grid(pixels)
-    found = [
+    parts = [
         _windows_read(encoder, weights, i, kept[int(layer)], rows, int(offset))
         for i, (layer, offset) in enumerate(zip(layers, offsets, strict=True))
     ]
-    return np.concatenate(found, axis=1)
+    return np.concatenate(parts, axis=1)
 
 
 def _windows_read(encoder: Parts, weights: Weights, number: int, x: Floats, side: int, offset: int) -> Floats:
@@ -95,8 +95,8 @@ def _windows_read(encoder: Parts, weights: Weights, number: int, x: Floats, side
 def _area_means(x: Floats, wanted: int) -> Floats:
     """Return means of areas that may overlap: (wanted, wanted, width) of (side, side, width)."""
     ends = [(i * len(x) // wanted, -(-(i + 1) * len(x) // wanted)) for i in range(wanted)]
-    found = [[x[top:bottom, left:right].mean(axis=(0, 1)) for left, right in ends] for top, bottom in ends]
-    return np.asarray(found, np.float32)
+    means = [[x[top:bottom, left:right].mean(axis=(0, 1)) for left, right in ends] for top, bottom in ends]
+    return np.asarray(means, np.float32)
 
 
 def resampler(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
@@ -120,7 +120,7 @@ def resampler(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     )
     q, k, v = (np.ascontiguousarray(each) for each in parts)
     mixed = attend(
-        q, k, v, q_positions=np.arange(len(q)), scale=q.shape[2] ** -0.5, causal=False, threads=weights.threads
+        q, k, v, q_positions=np.arange(len(q)), scale=q.shape[2] ** -0.5, options=BIDIRECTIONAL, threads=weights.threads
     )
     mixed = weights.norm("resampler.ln_post", weights.project("resampler.attn.out", mixed), RESAMPLER_EPS, "layer")
     return weights.project("resampler.proj", mixed)

@@ -42,7 +42,7 @@ def dots(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     eps = float(encoder.key("attention.layer_norm_epsilon"))
     x = weights.norm("v.pre_ln", encoder.patches(pixels), eps, "rms")
     turns = turned(np.arange(len(x)), encoder.grid(pixels)[1], x.shape[1] // encoder.heads)
-    used = encoder.said("expert_used_count") or 1
+    used = encoder.optional_key("expert_used_count") or 1
     x = encoder.vit("silu", norm="rms", rotate=turns, experts_used=used).run(weights, x)
     x = weights.norm("mm.input_norm", weights.norm("mm.post_norm", x, eps, "rms"), 1e-6, "layer")
     return weights.net("mm.0", "mm.2", _joined(encoder, pixels, x))
@@ -75,10 +75,10 @@ def muse(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     row, column = np.divmod(np.arange(len(x)), columns)
     turns = in_halves(column + 1, row + 1, x.shape[1] // encoder.heads)
     side = round(len(weights.values("v.position_embd.weight")) ** 0.5)  # of a window
-    found = _windows(rows, columns, side)
+    groups = _windows(rows, columns, side)
 
     def windows(layer: int) -> Sequence[Ids] | None:
-        return None if (layer + 1) % GLOBAL_PERIOD == 0 or layer == vit.count - 1 else found
+        return None if (layer + 1) % GLOBAL_PERIOD == 0 or layer == vit.count - 1 else groups
 
     vit = encoder.vit("gelu", rotate=turns, windows=windows)
     x = weights.norm("v.post_ln", vit.run(weights, weights.norm("v.pre_ln", x, vit.eps, "layer")), vit.eps, "layer")
@@ -101,9 +101,9 @@ def youtu(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     turns = turned(np.arange(len(x)), columns, x.shape[1] // encoder.heads)
     whole = {int(layer) for layer in encoder.key("wa_layer_indexes")}
     side = max(1, int(encoder.key("window_size")) // encoder.token_side)  # of a window, in squares that become a token
-    found = _windows(rows, columns, side * encoder.merged)
+    groups = _windows(rows, columns, side * encoder.merged)
     activation = "silu" if encoder.activation == "silu" else "gelu_tanh"
-    vit = encoder.vit(activation, rotate=turns, windows=lambda layer: None if layer in whole else found)
+    vit = encoder.vit(activation, rotate=turns, windows=lambda layer: None if layer in whole else groups)
     x = weights.norm("v.post_ln", vit.run(weights, x), vit.eps, "layer")
     x = weights.norm("mm.input_norm", x, 1e-6, "rms")
     return weights.net("mm.0", "mm.2", _joined(encoder, pixels, x))

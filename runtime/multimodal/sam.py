@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import ops
 from ..arrays import Floats
-from ..mixers.attention import attend
+from ..mixers.attention import AttentionOptions, attend
 from .convolution import convolved
 from .encoder import Parts, rotation, sampling, squares
 from .layers import Vit, Weights
@@ -20,9 +20,9 @@ FEWER = 144  # this number of embeddings has queries of its own
 
 def deepseek_ocr(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     """Return CLIP's output for SAM's output, side by side with that output itself."""
-    found = sam(encoder, weights, pixels)
-    rows, columns = found.shape[1:]
-    x = np.ascontiguousarray(found.reshape(len(found), -1).T)
+    features = sam(encoder, weights, pixels)
+    rows, columns = features.shape[1:]
+    x = np.ascontiguousarray(features.reshape(len(features), -1).T)
     table = weights.values("v.position_embd.weight")
     table = table.reshape(-1, table.shape[-1])
     positions = stretched(table[1:].reshape(*_square(len(table) - 1), -1), rows, columns)
@@ -35,8 +35,8 @@ def deepseek_ocr(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 def deepseek_ocr2(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     """Return the outputs of queries after SAM's output: each attends to all of it and to the queries before it."""
-    found = sam(encoder, weights, pixels)
-    seen = np.ascontiguousarray(found.reshape(len(found), -1).T)
+    features = sam(encoder, weights, pixels)
+    seen = np.ascontiguousarray(features.reshape(len(features), -1).T)
     asked = weights.values(f"v.resample_query_{768 if len(seen) <= FEWER else 1024}.weight")
     x = np.concatenate([seen, asked.reshape(-1, seen.shape[1])])
     width = x.shape[1] // encoder.heads
@@ -81,8 +81,8 @@ def _layer(encoder: Parts, weights: Weights, at: str, x: Floats) -> Floats:
         parts = squares(filled.reshape(-1, width), high, wide, window).reshape(-1, window, window, width)
         each = np.stack([_attention(encoder, weights, at, part) for part in parts])
         each = each.reshape(high // window, wide // window, window, window, width)
-        found = each.transpose(0, 2, 1, 3, 4).reshape(filled.shape)
-        mixed = found[:rows, :columns]
+        joined = each.transpose(0, 2, 1, 3, 4).reshape(filled.shape)
+        mixed = joined[:rows, :columns]
     else:
         mixed = _attention(encoder, weights, at, normed)
     x = x + mixed
@@ -100,24 +100,23 @@ def _attention(encoder: Parts, weights: Weights, at: str, x: Floats) -> Floats:
     of_rows, of_columns = (
         _of_distances(weights, f"{at}attn.pos_{axis}", count) for axis, count in (("h", rows), ("w", columns))
     )
-    found = []
+    parts = []
     for head in range(heads):  # one at a time: biases of all pairs fill the memory
         own = [np.ascontiguousarray(each[:, head : head + 1]) for each in (q, k, v)]
         asked = own[0].reshape(rows, columns, -1)
         by_row = np.einsum("rcd,rkd->rck", asked, of_rows, optimize=True)
         by_column = np.einsum("rcd,ckd->rck", asked, of_columns, optimize=True)
         bias = (by_row[:, :, :, None] + by_column[:, :, None, :]).reshape(1, rows * columns, rows * columns)
-        found.append(
+        parts.append(
             attend(
                 *own,
                 q_positions=np.arange(len(q)),
                 scale=q.shape[2] ** -0.5,
-                causal=False,
-                bias=bias,
+                options=AttentionOptions(causal=False, bias=bias),
                 threads=weights.threads,
             )
         )
-    mixed = np.concatenate(found, axis=1)
+    mixed = np.concatenate(parts, axis=1)
     return weights.project(f"{at}attn.out", mixed).reshape(x.shape)
 
 
@@ -126,16 +125,16 @@ def _of_distances(weights: Weights, name: str, side: int) -> Floats:
     table = weights.values(f"{name}.weight")
     table = sampling(len(table), 2 * side - 1, "linear") @ table
     places = np.arange(side)
-    found: Floats = table[places[:, None] - places + side - 1]
-    return found
+    out: Floats = table[places[:, None] - places + side - 1]
+    return out
 
 
 def stretched(table: Floats, rows: int, columns: int) -> Floats:
     """Return positions (side, side, width) for another grid, antialiased when it is smaller: (rows, columns, width)."""
     if table.shape[:2] == (rows, columns):
         return table
-    found = np.einsum("rs,sct->rct", sampling(len(table), rows, "smooth cubic"), table)
-    return np.asarray(np.einsum("kc,rct->rkt", sampling(table.shape[1], columns, "smooth cubic"), found), np.float32)
+    by_row = np.einsum("rs,sct->rct", sampling(len(table), rows, "smooth cubic"), table)
+    return np.asarray(np.einsum("kc,rct->rkt", sampling(table.shape[1], columns, "smooth cubic"), by_row), np.float32)
 
 
 def _square(count: int) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from ..arrays import Doubles, Floats
 
 RATE, HOP = 16_000, 160  # samples a second, and from frame to frame
 WIDTH = 400  # samples of a frame
-LEAST, RANGE = 1e-10, 8.0  # the lowest power, and the dynamic range in powers of ten
+MIN_POWER, RANGE = 1e-10, 8.0  # the lowest power, and the dynamic range in powers of ten
 FRAMES_AT_ONCE = 4096
 
 
@@ -56,22 +56,22 @@ HTK = Scale(512, _htk, 2595 * np.log10(1 + 8000 / 700), by_width=False)
 MIMO = Scale(960, _htk, 2595 * np.log10(1 + 12_000 / 700), by_width=False, rate=24_000)
 NEMO = Scale(512, _slaney, WHISPER.highest, by_width=True)
 EMPHASIS, GUARD = 0.97, 2.0**-24
-MIMO_HOP, MIMO_LEAST = 240, 1e-7
+MIMO_HOP, MIMO_MIN_MAGNITUDE = 240, 1e-7
 bank_of = cache(Scale.bank)
 
 
-def as_waveform(waveform: ArrayLike, least: int = 1, rate: int = RATE) -> Floats:
+def as_waveform(waveform: ArrayLike, min_samples: int = 1, rate: int = RATE) -> Floats:
     """Return audio as float32 (samples,). Raises OptionError for another shape, too few samples and non-finite
     values.
     """
-    found = np.asarray(waveform, np.float32)
-    if found.ndim != 1 or not found.size:
-        raise OptionError(f"audio of shape {found.shape}; (samples,) was expected", f"one channel, {rate} a second")
-    if not np.isfinite(found).all():
+    samples = np.asarray(waveform, np.float32)
+    if samples.ndim != 1 or not samples.size:
+        raise OptionError(f"audio of shape {samples.shape}; (samples,) was expected", f"one channel, {rate} a second")
+    if not np.isfinite(samples).all():
         raise OptionError("the audio's samples are not all finite numbers")
-    if found.size < least:
-        raise OptionError(f"a sound of {found.size} samples; {least} or more were expected")
-    return found
+    if samples.size < min_samples:
+        raise OptionError(f"a sound of {samples.size} samples; {min_samples} or more were expected")
+    return samples
 
 
 def log_mel(waveform: ArrayLike, mels: int, samples: int = 0, scale: Scale = WHISPER) -> Floats:
@@ -91,9 +91,9 @@ def log_mel(waveform: ArrayLike, mels: int, samples: int = 0, scale: Scale = WHI
     bank, parts = bank_of(scale, mels), []
     for at in range(0, len(frames), FRAMES_AT_ONCE):
         powers = np.abs(np.fft.rfft(frames[at : at + FRAMES_AT_ONCE] * window, axis=1)) ** 2
-        parts.append(np.log10(np.maximum(powers @ bank, LEAST)))
-    found = np.concatenate(parts)[: None if scale is HTK else -1]
-    return np.ascontiguousarray(((np.maximum(found, found.max() - RANGE) + 4) / 4).T, np.float32)
+        parts.append(np.log10(np.maximum(powers @ bank, MIN_POWER)))
+    logs = np.concatenate(parts)[: None if scale is HTK else -1]
+    return np.ascontiguousarray(((np.maximum(logs, logs.max() - RANGE) + 4) / 4).T, np.float32)
 
 
 def nemo(waveform: ArrayLike, mels: int) -> Floats:
@@ -109,8 +109,8 @@ def nemo(waveform: ArrayLike, mels: int) -> Floats:
     window[start : start + WIDTH] = np.hanning(WIDTH)
     frames = np.lib.stride_tricks.sliding_window_view(padded, NEMO.transform)[::HOP][: len(sound) // HOP]
     powers = np.abs(np.fft.rfft(frames * window, axis=1)) ** 2
-    found = np.log(powers @ bank_of(NEMO, mels) + GUARD)
-    return np.ascontiguousarray(((found - found.mean(axis=0)) / (found.std(axis=0, ddof=1) + 1e-5)).T, np.float32)
+    logs = np.log(powers @ bank_of(NEMO, mels) + GUARD)
+    return np.ascontiguousarray(((logs - logs.mean(axis=0)) / (logs.std(axis=0, ddof=1) + 1e-5)).T, np.float32)
 
 
 def mimo(waveform: ArrayLike, mels: int) -> Floats:
@@ -125,7 +125,7 @@ def mimo(waveform: ArrayLike, mels: int) -> Floats:
     window, bank, parts = np.hanning(MIMO.transform + 1)[:-1], bank_of(MIMO, mels), []
     for at in range(0, len(frames), FRAMES_AT_ONCE):
         magnitudes = np.abs(np.fft.rfft(frames[at : at + FRAMES_AT_ONCE] * window, axis=1))
-        parts.append(np.log(np.maximum(magnitudes @ bank, MIMO_LEAST)))
+        parts.append(np.log(np.maximum(magnitudes @ bank, MIMO_MIN_MAGNITUDE)))
     return np.ascontiguousarray(np.concatenate(parts).T, np.float32)
 
 

@@ -21,7 +21,7 @@ from ..products.matmul import gather, matmul_experts
 from ..rope import apply_rope, rope_table
 from .layers import Weights, encoder_key
 
-KIND, ROPE_BASE = "qwen3tts_gen", 1_000_000.0  # missing in files
+PROJECTOR, ROPE_BASE = "qwen3tts_gen", 1_000_000.0  # missing in files
 AT, EMBEDDING, HEAD, FIRST = "a.gen.code.", "a.gen.code.embd.weight", "a.gen.code.head.weight", "out_embd.weight"
 Choose = Callable[[Floats], int]  # a code by its logits, float32 (codes,)
 Seen = list[tuple[Floats, Floats]]  # each layer's keys and values so far
@@ -39,7 +39,7 @@ class CodePredictor:
 
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], threads: int = 1) -> None:
         """Load the predictor. Raises ModelError for a file without it, or one whose tensors do not fit each other."""
-        if metadata.get("clip.gen.audio.projector_type") != KIND:
+        if metadata.get("clip.gen.audio.projector_type") != PROJECTOR:
             raise ModelError("the file has nothing that gives codes of speech", "Qwen3-TTS's mmproj file has it")
         key, self.weights = partial(encoder_key, metadata), Weights(tensors, threads)
         self.heads, self.kv_heads = (int(key(f"gen.audio.attention.head_count{each}")) for each in ("", "_kv"))
@@ -56,8 +56,8 @@ class CodePredictor:
         state: the talker's, float32 (width,), which gave the first code. Raises OptionError for other codes.
         """
         rows = self._read(state, codes, range(len(codes)))
-        found = self._run(np.concatenate([self._state(state), rows]), [])[1:]
-        return np.concatenate([self._head(found[i : i + 1], i) for i in range(len(codes))])
+        outputs = self._run(np.concatenate([self._state(state), rows]), [])[1:]
+        return np.concatenate([self._head(outputs[i : i + 1], i) for i in range(len(codes))])
 
     def frame(self, state: ArrayLike, first: int, choose: Choose = likeliest) -> Ids:
         """Return all codes of a frame, int64 (1 + books,), generated one by one. choose: selects a code by its
@@ -81,8 +81,8 @@ class CodePredictor:
         if not 0 < len(codes) <= 1 + self.books:
             raise OptionError(f"{len(codes)} codes; a frame has {1 + self.books}")
         for code, book in zip(codes, books, strict=True):
-            if not 0 <= code < (most := self.size if book else self.firsts):
-                raise OptionError(f"code {code} of codebook {book}, which has {most}")
+            if not 0 <= code < (entries := self.size if book else self.firsts):
+                raise OptionError(f"code {code} of codebook {book}, which has {entries}")
         return codes
 
     def _embedded(self, code: int, book: int) -> Floats:

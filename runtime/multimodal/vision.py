@@ -83,12 +83,12 @@ class VisionEncoder(Parts):
 
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], threads: int = 1) -> None:
         """Load the encoder. Raises ModelError for a file without one, or of an unsupported type."""
-        kind = projector_type(metadata, "vision")
+        projector = projector_type(metadata, "vision")
         if not metadata.get("clip.has_vision_encoder"):
             raise ModelError("the file has no encoder for images", "it is made by `gguftools convert MODEL --mmproj`")
-        if kind not in RUN:
-            raise ModelError(f"encoders of the type {kind!r} are not run", f"those that are: {', '.join(RUN)}")
-        super().__init__(str(kind), metadata, tensors, threads)
+        if projector not in RUN:
+            raise ModelError(f"encoders of the type {projector!r} are not run", f"those that are: {', '.join(RUN)}")
+        super().__init__(str(projector), metadata, tensors, threads)
 
     def normalized(self, image: ArrayLike) -> Floats:
         """Return normalized pixels, float32 (3, height, width), from values 0…255 of (height, width, 3)."""
@@ -124,18 +124,18 @@ class VisionEncoder(Parts):
         progress(layers done, of how many).
         """
         self.progress = progress
-        found = self.embeddings(pixels)
+        embeddings = self.embeddings(pixels)
         layout = LAYOUTS.get(self.projector, "grid")
         if self.projector in IN_LINE:
-            return Embedded(found, layout=layout)
+            return Embedded(embeddings, layout=layout)
         rows, columns = self.grid(np.asarray(pixels, np.float32))
         if layout == "framed":  # a row of the grid ends with a token of its own
-            return Embedded(found, (rows // self.merged, columns // self.merged + 1), layout=layout)
+            return Embedded(embeddings, (rows // self.merged, columns // self.merged + 1), layout=layout)
         with fitting():
-            side = math.isqrt(rows * columns // len(found))  # patches a side that become a token
+            side = math.isqrt(rows * columns // len(embeddings))  # patches a side that become a token
             if not side:
-                raise ValueError(f"{rows} × {columns} patches become {len(found)} tokens")
-        return Embedded(found, (rows // side, columns // side), whole=self.projector in WHOLE, layout=layout)
+                raise ValueError(f"{rows} × {columns} patches become {len(embeddings)} tokens")
+        return Embedded(embeddings, (rows // side, columns // side), whole=self.projector in WHOLE, layout=layout)
 
     @property
     def width(self) -> int:

@@ -56,7 +56,7 @@ def idefics3(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 def llava(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     vit = encoder.vit(encoder.activation)
-    x = weights.norm("v.pre_ln", encoder.positioned(behind_class(weights, encoder.patches(pixels))), vit.eps, "layer")
+    x = weights.norm("v.pre_ln", encoder.positioned(with_class(weights, encoder.patches(pixels))), vit.eps, "layer")
     listed = encoder.key("feature_layer")
     outputs, done = [], 0
     for count in sorted({int(each) for each in (listed if hasattr(listed, "__len__") else [listed])}):
@@ -69,7 +69,7 @@ def llava(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 def internvl(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     norm = "layer" if "v.blk.0.ln1.bias" in weights.tensors else "rms"  # of the model with 6 billion
     vit = encoder.vit(encoder.activation, norm=norm)
-    x = vit.run(weights, encoder.positioned(behind_class(weights, encoder.patches(pixels))))[1:]
+    x = vit.run(weights, encoder.positioned(with_class(weights, encoder.patches(pixels))))[1:]
     each = squares(x, *encoder.grid(pixels), int(encoder.key("projector.scale_factor")))
     x = weights.norm("mm.model.mlp.0", each.reshape(len(each), -1), 1e-5, "layer")
     return weights.project("mm.model.mlp.3", ops.activated("gelu", weights.project("mm.model.mlp.1", x)))
@@ -77,7 +77,7 @@ def internvl(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 def cogvlm(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     """Return embeddings with learned ones before and after those of the patches."""
-    x = encoder.positioned(behind_class(weights, encoder.patches(pixels)))
+    x = encoder.positioned(with_class(weights, encoder.patches(pixels)))
     x = weights.project("mm.model.fc", encoder.vit("gelu", post_norm=True).run(weights, x)[1:])
     x = ops.activated("gelu", weights.norm("mm.post_fc_norm", x, 1e-5, "layer"), weights.threads)
     x = weights.gated("silu", weights.project("mm.gate", x), weights.project("mm.up", x), None)
@@ -85,7 +85,7 @@ def cogvlm(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     return np.concatenate([begin, weights.project("mm.down", x), end])
 
 
-def behind_class(weights: Weights, x: Floats) -> Floats:
+def with_class(weights: Weights, x: Floats) -> Floats:
     return np.concatenate([weights.values("v.class_embd").reshape(1, -1), x])
 
 
@@ -96,10 +96,10 @@ def qwen(encoder: Parts, weights: Weights, pixels: Floats, norm: str) -> Floats:
     x = encoder.patches(pixels)[order]
     pattern, side = int(encoder.key("n_wa_pattern")), QWEN_WINDOW // encoder.patch_size
     number = row // side * (columns // side + 1) + column // side
-    found = [np.flatnonzero(number == each) for each in np.unique(number)] if pattern > 1 else []
+    groups = [np.flatnonzero(number == each) for each in np.unique(number)] if pattern > 1 else []
 
     def windows(layer: int) -> Sequence[Ids] | None:
-        return found if pattern > 1 and (layer + 1) % pattern else None
+        return groups if pattern > 1 and (layer + 1) % pattern else None
 
     activation = "silu" if norm == "rms" else "gelu_quick"
     kv_heads = int(encoder.key("attention.head_count_kv"))

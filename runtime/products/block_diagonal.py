@@ -11,12 +11,12 @@ from ..arrays import Doubles, Floats
 ALIGNED = 256  # columns: a multiple of every format's block size
 
 
-def column_blocks(width: int, most: int) -> list[slice]:
-    """Return columns in blocks of about equal size, at most `most` if that is at least ALIGNED."""
+def column_blocks(width: int, max_width: int) -> list[slice]:
+    """Return columns in blocks of about equal size, at most `max_width` if that is at least ALIGNED."""
     size = width
-    if width > most:
-        most = max(most // ALIGNED, 1) * ALIGNED
-        size = -(-width // -(-width // most) // ALIGNED) * ALIGNED
+    if width > max_width:
+        max_width = max(max_width // ALIGNED, 1) * ALIGNED
+        size = -(-width // -(-width // max_width) // ALIGNED) * ALIGNED
     return [slice(start, min(start + size, width)) for start in range(0, width, size)]
 
 
@@ -51,11 +51,11 @@ class BlockDiagonal:
 
     def along(self, left: Floats, right: Floats) -> float:
         """Return the sum of l M r^T over the rows of both (rows, width)."""
-        found = 0.0
+        total = 0.0
         for here, block in self.single().columns():
             reached = left[:, here] @ block
-            found += float(np.einsum("ij,ij->", reached, right[:, here], dtype=np.float64))
-        return found
+            total += float(np.einsum("ij,ij->", reached, right[:, here], dtype=np.float64))
+        return total
 
     def times(self, rows: Floats) -> Floats:
         """Return rows (n, width) @ M in float32."""
@@ -63,10 +63,10 @@ class BlockDiagonal:
 
     def whole(self) -> Doubles:
         """Return the full matrix, float64 (width, width)."""
-        found = np.zeros((len(self), len(self)))
+        matrix = np.zeros((len(self), len(self)))
         for here, block in self.columns():
-            found[here, here] = block
-        return found
+            matrix[here, here] = block
+        return matrix
 
 
 def weighted_sum(matrices: Iterable[tuple[BlockDiagonal, float]]) -> BlockDiagonal:

@@ -33,10 +33,10 @@ class Integers:
 
     def of_rows(self, blocks: Blocks) -> tuple[Floats, Floats | None]:
         """Return scales (rows, groups) and minima, if there are any."""
-        found = self.scales(blocks)
+        stored = self.scales(blocks)
         if not self.has_minima:
-            return found.reshape(len(blocks), -1), None
-        scales, minima = found
+            return stored.reshape(len(blocks), -1), None
+        scales, minima = stored
         return scales.reshape(len(blocks), -1), minima.reshape(len(blocks), -1)
 
 

@@ -22,7 +22,7 @@ from .gemv import Vectors
 from .integer_product import COLUMNS, OPS, PIECE, pieces, room_for_sums
 
 OF_32, OF_SUPER = ("Q8_0", "Q8_1"), "Q8_K"  # formats that inputs are rounded to: the first two to the same numbers
-LEAST_INPUTS, LEAST_WEIGHTS = 16, 1 << 14  # below, packing takes longer than it saves
+MIN_INPUTS, MIN_WEIGHTS = 16, 1 << 14  # below, packing takes longer than it saves
 SCALES_AT_ONCE = 1 << 20  # weights whose scales are read together: at most half a MB
 
 
@@ -68,7 +68,7 @@ def rounds(weight_format: str) -> bool:
 
 def is_faster(inputs: int, rows: int, weight: Tensor) -> bool:
     """Return whether such a product of so many inputs with rows of this weight is faster than in float32."""
-    large = inputs >= LEAST_INPUTS and rows * weight.width >= LEAST_WEIGHTS
+    large = inputs >= MIN_INPUTS and rows * weight.width >= MIN_WEIGHTS
     return large and rounds(weight.format.name) and int16.available()
 
 

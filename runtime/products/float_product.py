@@ -14,12 +14,12 @@ from ..kernels.floats import ROWS, TOKENS
 from ..kernels.threads import parallel, spans
 from .integer_product import PIECE, pieces
 
-LEAST_INPUTS, LEAST_WEIGHTS = 24, 1 << 14  # below, packing takes longer than it saves
+MIN_INPUTS, MIN_WEIGHTS = 24, 1 << 14  # below, packing takes longer than it saves
 
 
 def is_faster(inputs: int, rows: int, width: int) -> bool:
     """Return whether such a product of these sizes is faster than with BLAS."""
-    return inputs >= LEAST_INPUTS and rows * width >= LEAST_WEIGHTS and floats.available()
+    return inputs >= MIN_INPUTS and rows * width >= MIN_WEIGHTS and floats.available()
 
 
 def multiply(x: Floats, weight: Tensor, first: int, last: int, out: Floats, threads: int) -> None:

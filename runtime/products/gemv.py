@@ -16,8 +16,8 @@ from ..arrays import Floats
 from ..kernels import dots, thread_team
 from ..kernels.threads import parallel, shares
 
-MOST_TOKENS = 8
-LEAST_WEIGHTS = 1 << 16  # below, a product in float32 is as fast
+MAX_TOKENS = 8
+MIN_WEIGHTS = 1 << 16  # below, a product in float32 is as fast
 ALIGNMENT = 64
 
 
@@ -45,7 +45,7 @@ def aligned(shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
     return aligned
 
 
-def vectors(width: int, tokens: int = MOST_TOKENS) -> Vectors:
+def vectors(width: int, tokens: int = MAX_TOKENS) -> Vectors:
     room = -(-width // dots.SUPER) * dots.SUPER
     numbers = aligned((tokens, room // dots.SUPER * dots.NUMBERS))
     return Vectors(aligned((tokens, room)), width, aligned((tokens, room), np.int16), numbers)
@@ -87,7 +87,7 @@ def product_fields(
 def is_faster(inputs: int, rows: int, weight: Tensor) -> bool:
     """Return whether such a product of so many inputs with rows of a weight is faster than by decoding it."""
     known = weight.format.name in dots.OF_FORMAT and weight.width == whole_blocks(weight)
-    return known and inputs <= MOST_TOKENS and rows * weight.width >= LEAST_WEIGHTS
+    return known and inputs <= MAX_TOKENS and rows * weight.width >= MIN_WEIGHTS
 
 
 def as_vectors(x: Floats) -> Vectors:
@@ -110,8 +110,8 @@ def in_parts(x: Floats) -> tuple[Vectors, ...]:
     Each has up to half of MOST_TOKENS rows of x, and as many of the remainders.
     """
     made = []
-    for start in range(0, len(x), MOST_TOKENS // 2):
-        rows = x[start : start + MOST_TOKENS // 2]
+    for start in range(0, len(x), MAX_TOKENS // 2):
+        rows = x[start : start + MAX_TOKENS // 2]
         left = rows - _values(as_vectors(rows))
         made.append(as_vectors(np.concatenate([rows, left])))
     return tuple(made)
@@ -145,4 +145,4 @@ def multiply(x: Vectors, weight: Tensor, first: int, last: int, out: Floats, thr
         )
         thread_team.run_share(row, 0, 1)
 
-    parallel(share, shares(last - first, LEAST_WEIGHTS // weight.width + 1, threads), threads)
+    parallel(share, shares(last - first, MIN_WEIGHTS // weight.width + 1, threads), threads)

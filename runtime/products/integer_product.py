@@ -18,10 +18,10 @@ from ..kernels import int16
 from ..kernels.int16 import BLOCK, PAIRS, ROWS, TOKENS
 from ..kernels.threads import Span, parallel, shares, spans
 
-LEAST_INPUTS = 48  # below, packing takes longer than it saves
+MIN_INPUTS = 48  # below, packing takes longer than it saves
 # Below, it saves less than a quarter of a millisecond a text, which is not worth its rounding. Windows of LONG tokens
 # come by the hundred, so that half as much counts.
-LEAST_WIDTH, LEAST_WEIGHTS, LEAST_WORK, LONG = 256, 1 << 15, 1 << 26, 512
+MIN_WIDTH, MIN_WEIGHTS, MIN_WORK, LONG = 256, 1 << 15, 1 << 26, 512
 PIECE = 1 << 16  # weights decoded at a time: a quarter of a MB stays in a core's cache until it is packed
 COLUMNS = 4 * ROWS  # of a product folded at once
 OPS = 1 << 27  # multiplications of a piece of work: about a millisecond
@@ -44,7 +44,7 @@ class Packed:
 
 def is_faster(inputs: int, rows: int, width: int) -> bool:
     """Return whether such a product of these sizes is faster than in float32."""
-    return inputs >= LEAST_INPUTS and rows * width >= LEAST_WEIGHTS and int16.available()
+    return inputs >= MIN_INPUTS and rows * width >= MIN_WEIGHTS and int16.available()
 
 
 def saves(tokens: int, rows: int, width: int) -> bool:
@@ -52,8 +52,8 @@ def saves(tokens: int, rows: int, width: int) -> bool:
 
     It does not depend on how many texts run together, so that measurements are reproducible.
     """
-    least = LEAST_WORK // 2 if tokens >= LONG else LEAST_WORK
-    return width >= LEAST_WIDTH and tokens * rows * width >= least
+    min_work = MIN_WORK // 2 if tokens >= LONG else MIN_WORK
+    return width >= MIN_WIDTH and tokens * rows * width >= min_work
 
 
 def packed(x: Floats, threads: int) -> Packed:

@@ -29,8 +29,8 @@ class Candidates:
     def best(self) -> np.float32:
         """Return the highest logit."""
         # argmax returns the first NaN, if any
-        found: np.float32 = self.logits[0 if self.ordered else self.logits.argmax()]
-        return found
+        highest: np.float32 = self.logits[0 if self.ordered else self.logits.argmax()]
+        return highest
 
     def take(self, places: "NDArray[np.intp] | NDArray[np.bool_] | slice", ordered: bool) -> "Candidates":
         """Return the candidates at some places, in the order of these."""
@@ -115,9 +115,9 @@ def largest(values: "Floats | Doubles", count: int) -> NDArray[np.intp]:
         places = _among_the_largest(values, count)
         values = values[places]
     bar = np.partition(values, len(values) - count)[len(values) - count]
-    found = at_least(values, bar, count)
-    found = found[(-values[found]).argsort(kind="stable")]
-    return found if places is None else places[found]
+    kept = not_below(values, bar, count)
+    kept = kept[(-values[kept]).argsort(kind="stable")]
+    return kept if places is None else places[kept]
 
 
 def _among_the_largest(values: "Floats | Doubles", count: int) -> NDArray[np.intp]:
@@ -127,12 +127,12 @@ def _among_the_largest(values: "Floats | Doubles", count: int) -> NDArray[np.int
     A few passes, where to partition all of them takes several times as long.
     """
     width = len(values) // PARTS
-    most = values[: width * PARTS].reshape(width, PARTS).max(axis=0)
-    return np.flatnonzero(values >= np.partition(most, PARTS - count)[PARTS - count])
+    maxima = values[: width * PARTS].reshape(width, PARTS).max(axis=0)
+    return np.flatnonzero(values >= np.partition(maxima, PARTS - count)[PARTS - count])
 
 
-def at_least(values: "Floats | Doubles", bar: float, count: int) -> NDArray[np.intp]:
-    """Return places, ascending, of the `count` largest values, the least of which is `bar`; of those equal to it the
+def not_below(values: "Floats | Doubles", bar: float, count: int) -> NDArray[np.intp]:
+    """Return places, ascending, of the `count` largest values, the smallest of which is `bar`; of those equal to it the
     first.
     """
     places = (values >= bar).nonzero()[0]

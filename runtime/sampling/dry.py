@@ -14,7 +14,7 @@ from .candidates import Candidates
 # first token → the required following tokens, empty for a single token
 Breakers = Mapping[int, Sequence[tuple[int, ...]]]
 LOG_OF_LARGEST = 88.7228391  # natural logarithm of the largest float32
-MOST_BYTES, MOST_TOKENS = 40, 20  # of a breaker, and of the tokens after its first one
+MAX_BYTES, MAX_TOKENS = 40, 20  # of a breaker, and of the tokens after its first one
 
 
 def dry(
@@ -34,8 +34,8 @@ def dry(
         return of
     # Beyond this a penalty would overflow float32, so longer repetitions need no distinction.
     steepest = int(LOG_OF_LARGEST / math.log(base)) if base > 1.000001 else 0
-    most = min(reach, allowed + steepest) if steepest else reach
-    lengths = repetitions(history, most)
+    max_length = min(reach, allowed + steepest) if steepest else reach
+    lengths = repetitions(history, max_length)
     longest: dict[int, int] = {}
     for token, length in zip(history[1:].tolist(), lengths.tolist(), strict=True):
         if length >= allowed and () not in breakers.get(token, ()):
@@ -50,14 +50,14 @@ def dry(
     return of.with_logits(logits, ordered=False)
 
 
-def repetitions(history: Ids, most: int) -> Ids:
+def repetitions(history: Ids, max_length: int) -> Ids:
     """Return for each place but the last, how many tokens up to there equal the latest ones: (n − 1,), at most
-    `most`.
+    `max_length`.
     """
     last = len(history) - 1
     lengths = np.zeros(last, np.int64)
     still = np.arange(last)
-    for back in range(most):
+    for back in range(max_length):
         still = still[still >= back]
         still = still[history[still - back] == history[last - back]]
         if not len(still):
@@ -87,24 +87,24 @@ def breakers_of(
 
     pieces: the bytes of each token of the vocabulary. encode: tokens of a text, without special ones.
     """
-    found: dict[int, list[tuple[int, ...]]] = {}
+    breakers: dict[int, list[tuple[int, ...]]] = {}
     for text in texts:
-        breaker = text.encode()[:MOST_BYTES]
+        breaker = text.encode()[:MAX_BYTES]
         if not breaker:
             continue
         tails = {size: _tail(breaker[size:], pieces, encode) for size in range(1, len(breaker))}
         for token, piece in enumerate(pieces):
             ends = [()] if breaker in piece else [tails[size] for size in tails if piece.endswith(breaker[:size])]
             for tail in ends:
-                if tail is not None and tail not in found.setdefault(token, []):
-                    found[token].append(tail)
-    return {token: tails for token, tails in found.items() if tails}
+                if tail is not None and tail not in breakers.setdefault(token, []):
+                    breakers[token].append(tail)
+    return {token: tails for token, tails in breakers.items() if tails}
 
 
 def _tail(rest: bytes, pieces: Sequence[bytes], encode: Callable[[str], Sequence[int]]) -> tuple[int, ...] | None:
     """Return the tokens of a breaker's remainder, of single bytes if a character was split; None if it has none."""
     try:
-        return tuple(encode(rest.decode()))[:MOST_TOKENS]
+        return tuple(encode(rest.decode()))[:MAX_TOKENS]
     except UnicodeDecodeError:
         single = [bytes([byte]) for byte in rest]
         return tuple(map(pieces.index, single)) if all(each in pieces for each in single) else None

@@ -226,8 +226,8 @@ def _rule(place: int) -> str:
 
 def _token_of(text: bytes, vocabulary: GrammarVocabulary) -> int:
     """Return the token with this text, a control token first; -1 if there is none."""
-    found = (number for number in vocabulary.control_ids if vocabulary.pieces[number] == text)
-    return next(found, vocabulary.numbers.get(text, -1))
+    matching = (number for number in vocabulary.control_ids if vocabulary.pieces[number] == text)
+    return next(matching, vocabulary.numbers.get(text, -1))
 
 
 def _plain_escapes(text: str) -> str:

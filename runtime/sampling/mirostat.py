@@ -27,15 +27,15 @@ def mirostat(of: Candidates, mu: float, vocabulary: int) -> Candidates:
     return top_k(of, _k(float(t @ b / (t @ t)), mu, vocabulary, len(of)))
 
 
-def _k(s: float, mu: float, vocabulary: int, most: int) -> int:
-    """Return (e · 2^mu / (1 − vocabulary^−e))^(1 / s) with e = s − 1, from 1 to `most`. In logarithms: mu has no
+def _k(s: float, mu: float, vocabulary: int, max_k: int) -> int:
+    """Return (e · 2^mu / (1 − vocabulary^−e))^(1 / s) with e = s − 1, from 1 to `max_k`. In logarithms: mu has no
     bound.
     """
     e = s - 1
     ratio = 1 / math.log(vocabulary) if e == 0 else e / -math.expm1(-e * math.log(vocabulary))
     log_power = math.log(ratio) + mu * math.log(2)
-    if log_power >= s * math.log(most):
-        return most
+    if log_power >= s * math.log(max_k):
+        return max_k
     return max(int(math.exp(log_power / s)), 1) if s > 0 else 1
 
 

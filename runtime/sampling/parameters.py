@@ -29,7 +29,7 @@ DEFAULT_CHAIN = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "
 ALIASES = {"nucleus": "top_p", "temp": "temperature", "typ": "typ_p", "typical_p": "typ_p", "typical": "typ_p"}
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp's number for a seed that nobody chose
 SEVERAL = ("logit_bias", "dry_sequence_breakers", "stop_token_ids", "bad_words", "allowed_token_ids")
-MOST = 3.4e38  # beyond it float32 ends
+MAX_FLOAT = 3.4e38  # beyond it float32 ends
 # A file's key general.sampling.KEY → the parameter it sets.
 ADVISED = {
     "sequence": "samplers",
@@ -97,8 +97,8 @@ class Sampling:
 
     Defaults are llama.cpp's. samplers: names in the order they work in; mirostat works alone with temperature.
     temperature 0 takes the most likely token. seed: None for one that nobody chose. stop_token_ids: tokens that end a
-    text beside the vocabulary's own. logprobs: how many of the likeliest tokens to report with each one; None for none.
-    repetition_penalty: vLLM's, which sees all of prompt and text. bad_words: texts that may not be written.
+    text in addition to the vocabulary's own. logprobs: how many of the likeliest tokens to report with each one; None
+    for none. repetition_penalty: vLLM's, which sees all of prompt and text. bad_words: texts that may not be written.
     allowed_token_ids: no other token may come; None for all. logits_processors: functions of (tokens of the text,
     logits) or (tokens of the prompt, tokens of the text, logits) that return the logits to sample from, float32
     (vocabulary,). Raises OptionError for a value that a parameter cannot have.
@@ -152,7 +152,7 @@ class Sampling:
         for token in (*self.stop_token_ids, *self.logit_bias):
             _check("a token of stop_token_ids or logit_bias", token, COUNT)
         for token, bias in self.logit_bias.items():
-            if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not bias < MOST:
+            if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not bias < MAX_FLOAT:
                 raise OptionError(f"the bias of token {token} is {quote(bias)}: a number is needed, or -inf to bar it")
         if isinstance(self.samplers, str):
             object.__setattr__(self, "samplers", parse_samplers(self.samplers))
@@ -210,25 +210,25 @@ def parse_parameters(texts: Iterable[str]) -> dict[str, Any]:
 
     Hyphens may replace underscores in names. Raises OptionError for an unknown name, or a value that is no number.
     """
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for text in texts:
         written, _, value = text.partition("=")
         name = written.strip().lower().replace("-", "_")
         if name == "logit_bias":
-            found[name] = dict([*found.get(name, {}).items(), parse_logit_bias(value)])
+            parameters[name] = dict([*parameters.get(name, {}).items(), parse_logit_bias(value)])
         elif name in ("dry_sequence_breakers", "bad_words"):
-            found[name] = (*found.get(name, ()), value)
+            parameters[name] = (*parameters.get(name, ()), value)
         elif name in ("stop_token_ids", "allowed_token_ids"):
-            found[name] = (*found.get(name, ()), _number(name, value, COUNT))
+            parameters[name] = (*parameters.get(name, ()), _number(name, value, COUNT))
         elif name not in LIMITS:
             names = [*LIMITS, *SEVERAL]
             hint = did_you_mean(name, names, otherwise=f"known are {', '.join(names)}")
             raise OptionError(f"no parameter of sampling is called {quote(written)}", hint=hint)
-        elif name in found:
-            raise OptionError(f"{name} is given twice: {quote(found[name])} and {quote(value)}")
+        elif name in parameters:
+            raise OptionError(f"{name} is given twice: {quote(parameters[name])} and {quote(value)}")
         else:
-            found[name] = _number(name, value, LIMITS[name])
-    return found
+            parameters[name] = _number(name, value, LIMITS[name])
+    return parameters
 
 
 def _number(name: str, text: str, limit: Limit) -> float:
@@ -253,23 +253,23 @@ def advised(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ModelError for an invalid value.
     """
-    found = {}
+    advice = {}
     for key, name in ADVISED.items():
         value = metadata.get(f"general.sampling.{key}")
         if value is None:
             continue
         value = value.item() if isinstance(value, np.generic) else value
         try:
-            found[name] = getattr(Sampling(**{name: value}), name)
+            advice[name] = getattr(Sampling(**{name: value}), name)
         except OptionError as error:
             message = f"the file's general.sampling.{key} cannot be used: {error}"
             raise ModelError(message, hint="gguftools set-metadata changes it") from error
-    return found
+    return advice
 
 
 def _check(name: str, value: Any, limit: Limit) -> None:
-    kinds = (int,) if limit.whole else (int, float)
-    right = isinstance(value, kinds) and not isinstance(value, bool) and abs(value) < MOST and limit.fits(value)
+    types = (int,) if limit.whole else (int, float)
+    right = isinstance(value, types) and not isinstance(value, bool) and abs(value) < MAX_FLOAT and limit.fits(value)
     if not right:
         raise OptionError(f"{name} is {quote(value)}: {limit.words} is needed")
 

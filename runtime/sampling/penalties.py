@@ -1,8 +1,10 @@
-"""Penalties for recent tokens.
+"""Penalties for recent tokens, and biases of tokens.
 
-Source: llama.cpp, penalties; the repetition penalty is CTRL's (arXiv 1909.05858), with negative logits multiplied
-instead.
+Sources: llama.cpp, penalties and logit_bias; the repetition penalty is CTRL's (arXiv 1909.05858), with negative logits
+multiplied instead.
 """
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -26,4 +28,15 @@ def penalties(of: Candidates, history: Ids, repeat: float, frequency: float, pre
     with np.errstate(over="ignore", invalid="ignore"):  # the chain checks it
         less = counts[there].astype(np.float32) * np.float32(frequency) + np.float32(presence)
         logits[places] = np.where(was <= 0, was * factor, was / factor) - less
+    return of.with_logits(logits, ordered=False)
+
+
+def logit_bias(of: Candidates, biases: Mapping[int, float]) -> Candidates:
+    """Return the candidates with biases added to the logits of some tokens; minus infinity bans one."""
+    if not biases:
+        return of
+    tokens = np.fromiter(biases, np.int64, len(biases))
+    places, there = of.places(tokens)
+    logits: Floats = of.logits.copy()
+    logits[places] += np.fromiter(biases.values(), np.float32, len(biases))[there]
     return of.with_logits(logits, ordered=False)

@@ -55,14 +55,14 @@ def bad_word_tokens(words: Sequence[str], encode: Callable[[str], Sequence[int]]
 
     As in vLLM, the form after a space counts only where it has as many tokens and begins with another one.
     """
-    found: list[tuple[int, ...]] = []
+    sequences: list[tuple[int, ...]] = []
     for word in words:
         plain, spaced = tuple(encode(word)), tuple(encode(f" {word.lstrip()}"))
         if plain:
-            found.append(plain)
+            sequences.append(plain)
         if spaced and (not plain or (len(spaced) == len(plain) and spaced[0] != plain[0])):
-            found.append(spaced)
-    return found
+            sequences.append(spaced)
+    return sequences
 
 
 def _call(function: LogitsProcessor, prompt: Sequence[int], generated: Sequence[int], logits: Floats) -> Floats:

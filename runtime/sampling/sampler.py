@@ -21,12 +21,11 @@ from quants.errors import OptionError
 from ..arrays import Doubles, Floats, Ids
 from ..kernels import fused_sampler
 from . import adaptive
-from .bias import logit_bias
 from .candidates import Candidates, candidates, checked, softmax
 from .dry import Breakers, dry
 from .mirostat import mirostat, mirostat_2, next_mu
 from .parameters import Sampling
-from .penalties import penalties
+from .penalties import logit_bias, penalties
 from .processors import Words, changes_logits, processed
 from .temperature import HOTTEST, dynamic_temperature, likeliest, temperature
 from .truncation import min_p, top_k, top_n_sigma, top_p, typical, xtc
@@ -34,7 +33,7 @@ from .truncation import min_p, top_k, top_n_sigma, top_p, typical, xtc
 KEEP_THE_LIKELIEST = ("top_n_sigma", "top_k", "top_p", "min_p")
 LIKELIEST = "likeliest"  # a step of our own
 BLOCK = 256  # tokens
-MOST_QUICKLY = 256  # for more than this sorting is quicker
+MAX_QUICK = 256  # for more than this sorting is quicker
 
 
 class Grammar(Protocol):
@@ -156,9 +155,9 @@ class Sampler:
         """
         state = self.state if state is None else state
         if self._quick is not None and state.count >= self.sampling.min_tokens:
-            found = self._of_the_likeliest(np.ascontiguousarray(logits, np.float32), *self._quick)
-            if found is not None:
-                return found
+            distribution = self._of_the_likeliest(np.ascontiguousarray(logits, np.float32), *self._quick)
+            if distribution is not None:
+                return distribution
         of = candidates(logits)
         self._check_biases(len(of))
         if self._processes:
@@ -259,7 +258,7 @@ class Sampler:
         }
         if own.temperature > 0 and own.dynatemp_range <= 0:
             steps["temperature"] = fused_sampler.TEMPERATURE, min(own.temperature, HOTTEST)
-        if names[:1] != ("top_k",) or own.top_k > MOST_QUICKLY or not set(names) <= set(steps):
+        if names[:1] != ("top_k",) or own.top_k > MAX_QUICK or not set(names) <= set(steps):
             return None
         taken = [steps[name] for name in names[1:]]
         return own.top_k, np.array([step for step, _ in taken], np.int64), np.array([n for _, n in taken], np.float64)

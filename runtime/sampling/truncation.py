@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Doubles
-from .candidates import Candidates, at_least, entropy, largest, softmax
+from .candidates import Candidates, entropy, largest, not_below, softmax
 
 STAGES = (256, 8192)  # how many are sorted before the rest is
 
@@ -93,7 +93,7 @@ def _first_of(
         needed = _needed(probabilities[places], p, min_keep, beyond)
         if needed < count:
             break
-    return at_least(scores, scores[places[needed - 1]], needed)
+    return not_below(scores, scores[places[needed - 1]], needed)
 
 
 def _needed(probabilities: Doubles, p: float, min_keep: int, beyond: bool = False) -> int:

@@ -98,9 +98,9 @@ def verify_typically(
 
     With a temperature above 0 texts become more similar to the draft model's.
     """
-    least = min(epsilon, delta * float(np.exp((p.p * np.log(p.p)).sum())))
+    threshold = min(epsilon, delta * float(np.exp((p.p * np.log(p.p)).sum())))
     for place, candidate in enumerate(candidates):
-        if p.of(candidate.token) > least:
+        if p.of(candidate.token) > threshold:
             return Verdict(candidate.token, place)
     return Verdict(drawn(p, uniform()), None)
 

@@ -125,20 +125,20 @@ class AssistantDrafter:
     def read(self, prompt: Sequence[int]) -> None:
         """Ignore the prompt."""
 
-    def propose(self, text: Sequence[int], most: int, state: State) -> DraftTree:
+    def propose(self, text: Sequence[int], max_tokens: int, state: State) -> DraftTree:
         if self.cache is None or self._state is None:
             return DraftTree()
         places: list[list[Candidate]] = []
         token, made = text[-1], self._state
         while True:
             logits, made = self.assistant.read(token, made, len(text) - 1, self.cache)
-            found = self.drawing.candidates(replace(logits, x=logits.x[-1:]).float32()[0], state)
-            if not found:
+            candidates = self.drawing.candidates(replace(logits, x=logits.x[-1:]).float32()[0], state)
+            if not candidates:
                 break
-            places.append(found)
-            if len(places) >= most:
+            places.append(candidates)
+            if len(places) >= max_tokens:
                 break
-            state, token = self.drawing.after(state, found[0]), found[0].token
+            state, token = self.drawing.after(state, candidates[0]), candidates[0].token
         return comb(places)
 
     def follow(self, states: Floats) -> None:

@@ -30,7 +30,7 @@ from ..head import output_of
 from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
 from ..layer import ForwardContext, Layer, Network
-from ..mixers.attention import attend
+from ..mixers.attention import AttentionOptions, attend
 from ..model import Model
 from ..products.matmul import gather, matmul
 from ..rope import apply_rope, rope_scaling
@@ -83,17 +83,17 @@ class BlockWriter:
         self.selector = Selector(own, int(keys.need("selector_top_k"))) if "selector_hidden.weight" in own else None
         self.mask, self.words = int(metadata.get(MASK, -1)), model.vocabulary_size
         self.anchored = self.markov and bool(keys.get("sample_from_anchor"))
-        self.most = int(keys.need("block_size")) - (not self.anchored)
+        self.max_tokens = int(keys.need("block_size")) - (not self.anchored)
         self.causal = bool(keys.get("attention.causal"))
         self._check(model)
 
     def _check(self, model: Model) -> None:
-        found, width, own = len(model.network.layers), model.network.hparams.width, self.network.global_tensors
+        count, width, own = len(model.network.layers), model.network.hparams.width, self.network.global_tensors
         if not model.gives_inputs:
             raise ModelError(f"such a draft model can't read the states of a model of {model.architecture.name}")
-        if max(self.layers) > found:
-            said = ", ".join(map(str, self.layers))
-            raise ModelError(f"the draft reads layers {said} of its target; this model has {found}")
+        if max(self.layers) > count:
+            listed = ", ".join(map(str, self.layers))
+            raise ModelError(f"the draft reads layers {listed} of its target; this model has {count}")
         if own.need("fc.weight").width != width * len(self.layers):
             raise ModelError(f"the draft was made for other states than the model's, which are {width} wide")
         if not 0 <= self.mask < self.table.rows:
@@ -165,9 +165,7 @@ class BlockWriter:
             *(np.concatenate(each) for each in both),
             q_positions=forward.positions,
             scale=own.attention_scale,
-            window=own.window,
-            causal=self.causal,
-            sinks=layer.array("attn_sinks.weight"),
+            options=AttentionOptions(window=own.window, causal=self.causal, sinks=layer.array("attn_sinks.weight")),
             threads=threads,
         )
         mixed *= np.float32(forward.hparams.value_scale)
@@ -201,18 +199,18 @@ class BlockWriter:
 
     def logits(self, written: Written, place: int, before: int) -> Floats:
         """Return logits of the model's tokens, (vocabulary,). before: the token before the drafted one."""
-        row = self._placed(self._beside(written.logits[place], before))
+        row = self._placed(self._with_markov_head(written.logits[place], before))
         if self.selector is None or written.gates is None:
             return row
         return self.selector.scores(row, written.gates[place], before)
 
-    def _beside(self, row: Floats, before: int) -> Floats:
+    def _with_markov_head(self, row: Floats, before: int) -> Floats:
         """Return logits of the draft model's own tokens, with the Markov head's contribution."""
         if self.markov:
             outside = self.network.global_tensors
             w1, w2 = outside.need("markov_w1.weight"), outside.need("markov_w2.weight")
-            said = gather(w1, np.array([before if before < w1.rows else 0]))
-            row = row + self._product(said, w2)[0]
+            embedded = gather(w1, np.array([before if before < w1.rows else 0]))
+            row = row + self._product(embedded, w2)[0]
         return row
 
     def _product(self, x: Floats, weight: Tensor) -> Floats:
@@ -243,20 +241,20 @@ class BlockDrafter:
     def read(self, prompt: Sequence[int]) -> None:
         """Ignore the prompt: only states matter."""
 
-    def propose(self, text: Sequence[int], most: int, state: State) -> DraftTree:
+    def propose(self, text: Sequence[int], max_tokens: int, state: State) -> DraftTree:
         if not self.cache.length:
             return DraftTree()
-        most, token = min(most, self.writer.most), text[-1]
-        if most < 1:
+        max_tokens, token = min(max_tokens, self.writer.max_tokens), text[-1]
+        if max_tokens < 1:
             return DraftTree()
-        written = self.writer.written(self.writer.block(token, most, self.cache))
+        written = self.writer.written(self.writer.block(token, max_tokens, self.cache))
         places: list[list[Candidate]] = []
-        for place in range(most):
-            found = self.drawing.candidates(self.writer.logits(written, place, token), state)
-            if not found:
+        for place in range(max_tokens):
+            candidates = self.drawing.candidates(self.writer.logits(written, place, token), state)
+            if not candidates:
                 break
-            places.append(found)
-            state, token = self.drawing.after(state, found[0]), found[0].token
+            places.append(candidates)
+            state, token = self.drawing.after(state, candidates[0]), candidates[0].token
         return comb(places)
 
     def follow(self, states: Floats) -> None:

@@ -20,7 +20,7 @@ from .acceptance import Rule, verify, verify_typically
 from .assistants import Assistant, AssistantDrafter
 from .blocks import BlockDrafter, BlockWriter
 from .drafts import Drafter, Drawing, LookupDrafter, ModelDrafter, StatesDrafter
-from .parameters import MOST_BY_LOOKUP, MOST_BY_MODEL, Drafting
+from .parameters import MAX_BY_LOOKUP, MAX_BY_MODEL, Drafting
 from .readers import OwnLayer, Reader
 from .trees import TEXT, DraftTree
 
@@ -63,28 +63,28 @@ class Speculation:
     """Speculative decoding. counts: its statistics."""
 
     def __init__(
-        self, model: Model, sampler: Sampler, drafter: Drafter, most: int, vocabulary: int, rule: Rule = verify
+        self, model: Model, sampler: Sampler, drafter: Drafter, max_tokens: int, vocabulary: int, rule: Rule = verify
     ) -> None:
-        """Set up decoding. most: maximum depth of a draft. vocabulary: how many of the model's logits belong to
+        """Set up decoding. max_tokens: maximum depth of a draft. vocabulary: how many of the model's logits belong to
         tokens.
         """
-        self.model, self.sampler, self.drafter, self.most, self.rule = model, sampler, drafter, most, rule
+        self.model, self.sampler, self.drafter, self.max_tokens, self.rule = model, sampler, drafter, max_tokens, rule
         self.vocabulary = vocabulary
         self.counts = Counts()
 
-    def cycle(self, text: Sequence[int], cache: KVCache, most: int) -> list[Written]:
-        """Return at least one token and at most `most` that continue a text.
+    def cycle(self, text: Sequence[int], cache: KVCache, max_tokens: int) -> list[Written]:
+        """Return at least one token and at most `max_tokens` that continue a text.
 
         text: prompt and text, all in the cache but the last token. The cache then lacks the last of these tokens.
         Raises ModelError as `Model.forward` does.
         """
         before = cache.length
-        room = self.model.draftable(before, min(self.most, most - 1))
+        room = self.model.draftable(before, min(self.max_tokens, max_tokens - 1))
         if isinstance(self.drafter, AssistantDrafter):
             self.drafter.look(cache)
         draft = self.drafter.propose(text, room, self.sampler.state) if room > 0 else DraftTree()
         logits, states = self._run(text[-1], draft, cache)
-        found, path = self._walk(draft, logits)
+        written, path = self._walk(draft, logits)
         if draft.is_chain:
             cache.truncate(before + 1 + len(path))
         else:
@@ -92,7 +92,7 @@ class Speculation:
         if states is not None:
             self.drafter.follow(states[[0, *(place + 1 for place in path)]])
         self.counts.add(draft, len(path))
-        return found
+        return written
 
     def _run(self, last: int, draft: DraftTree, cache: KVCache) -> tuple[Floats, Floats | None]:
         """Return logits after the text's last token and each drafted one; and the model's states, if needed."""
@@ -104,7 +104,7 @@ class Speculation:
 
     def _walk(self, draft: DraftTree, logits: Floats) -> tuple[list[Written], list[int]]:
         """Return the tokens to append, and which drafted ones are accepted."""
-        found: list[Written] = []
+        written: list[Written] = []
         path: list[int] = []
         state, at = self.sampler.state, TEXT
         while True:
@@ -113,9 +113,9 @@ class Speculation:
             children = draft.children(at)
             verdict = self.rule(p, [draft.candidates[child] for child in children], self.sampler.random.random)
             state = self.sampler.after(state, verdict.token, p)
-            found.append(Written(verdict.token, state, row))
+            written.append(Written(verdict.token, state, row))
             if verdict.candidate is None or self.sampler.ends(verdict.token):
-                return found, path
+                return written, path
             at = children[verdict.candidate]
             path.append(at)
 
@@ -158,6 +158,6 @@ def speculation_of(
         drafter = BlockDrafter(by, drawing)
     else:
         drafter = StatesDrafter(OwnLayer(model) if by == "mtp" else by, drawing)
-    most = drafting.most or (MOST_BY_LOOKUP if by == "lookup" else MOST_BY_MODEL)
+    max_tokens = drafting.max_tokens or (MAX_BY_LOOKUP if by == "lookup" else MAX_BY_MODEL)
     rule = verify_typically if drafting.typical else verify
-    return Speculation(model, sampler, drafter, most, vocabulary, rule)
+    return Speculation(model, sampler, drafter, max_tokens, vocabulary, rule)

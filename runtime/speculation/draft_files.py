@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from archs.families.drafts import EAGLE3, GEMMA4_ASSISTANT
-from archs.mtp import are_alone
+from archs.mtp import has_only_mtp
 from archs.registry import draft_of_file
 from quants import Tensor
 
@@ -18,7 +18,7 @@ def reader_of(
     model: Model, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> Reader | Assistant | BlockWriter | None:
     """Return the reader of a model's states or keys in a file; None for a file of another type. Raises ModelError."""
-    if are_alone(metadata, tensors):
+    if has_only_mtp(metadata, tensors):
         return MtpLayer(model, metadata, tensors)
     architecture = draft_of_file(metadata.get("general.architecture"))
     if architecture is None:

@@ -16,7 +16,7 @@ from ..model import Model
 from ..prefill import chunk_size
 from ..sampling.sampler import Distribution, Sampler, State
 from .acceptance import Candidate, drawn
-from .parameters import MOST_BY_MODEL, Drafting
+from .parameters import MAX_BY_MODEL, Drafting
 from .readers import Reader
 from .trees import DraftTree, chain, comb
 
@@ -37,8 +37,8 @@ class Drafter(Protocol):
     def read(self, prompt: Sequence[int]) -> None:
         """Read the prompt, before generation; after `follow`, if states are read."""
 
-    def propose(self, text: Sequence[int], most: int, state: State) -> DraftTree:
-        """Return a draft of at most `most` tokens in depth; it may be empty.
+    def propose(self, text: Sequence[int], max_tokens: int, state: State) -> DraftTree:
+        """Return a draft of at most `max_tokens` tokens in depth; it may be empty.
 
         text: token ids of prompt and text. state: of the model's sampler.
         """
@@ -71,24 +71,24 @@ class LookupDrafter:
                 self._after[tuple(prompt[end - size : end])] = end
         self._indexed = max(self._indexed, len(prompt))
 
-    def propose(self, text: Sequence[int], most: int, state: State) -> DraftTree:
+    def propose(self, text: Sequence[int], max_tokens: int, state: State) -> DraftTree:
         self.read(text)
         for size in range(min(LONGEST, len(text)), SHORTEST - 1, -1):
             place = self._after.get(tuple(text[-size:]))
             if place is not None:
-                return chain(map(Candidate, self._copied(text, place, most)))
+                return chain(map(Candidate, self._copied(text, place, max_tokens)))
         return DraftTree()
 
     def follow(self, states: Floats) -> None:
         """Ignore states."""
 
-    def _copied(self, text: Sequence[int], place: int, most: int) -> list[int]:
+    def _copied(self, text: Sequence[int], place: int, max_tokens: int) -> list[int]:
         """Return tokens from a place on; at the text's end, continue with those just copied."""
         same = 1
         while same < min(FARTHEST, place) and text[place - 1 - same] == text[-1 - same]:
             same += 1
         apart = len(text) - place
-        return [text[place + i % apart] for i in range(min(most, 2 * same))]
+        return [text[place + i % apart] for i in range(min(max_tokens, 2 * same))]
 
 
 class Drawing:
@@ -98,7 +98,7 @@ class Drawing:
         """Set up draws. sampler: the model's. vocabulary: how many ids of the model are tokens."""
         self.sampler = sampler.fork()
         self.sampler.grammar = None  # the model's refuses what it must
-        self.drafting, self.vocabulary, self.most = drafting, vocabulary, drafting.most or MOST_BY_MODEL
+        self.drafting, self.vocabulary, self.max_tokens = drafting, vocabulary, drafting.max_tokens or MAX_BY_MODEL
 
     def candidates(self, logits: Floats, state: State) -> list[Candidate]:
         """Return candidates for one place: logits (vocabulary of the draft,); none if it is not sure enough.
@@ -121,12 +121,12 @@ class Drawing:
             q = self.sampler.probabilities(logits, state)
         except OptionError:  # biases ban all of the draft's tokens; if they ban all tokens, the model reports it
             return []
-        found: list[Candidate] = []
+        candidates: list[Candidate] = []
         while True:
-            found.append(Candidate(drawn(q, self.sampler.random.random()), q))
-            left = q.ids != found[-1].token
-            if len(found) == self.drafting.children or not left.any():
-                return found
+            candidates.append(Candidate(drawn(q, self.sampler.random.random()), q))
+            left = q.ids != candidates[-1].token
+            if len(candidates) == self.drafting.children or not left.any():
+                return candidates
             q = Distribution(q.ids[left], q.p[left] / q.p[left].sum())
 
     def after(self, state: State, candidate: Candidate) -> State:
@@ -148,7 +148,7 @@ class ModelDrafter:
             raise OptionError(f"a model of {model.architecture.name} can't draft: it does not go on with texts")
         self.model, self.drawing, self.context = model, drawing, context
         self.cache = model.new_cache()
-        self.cache.memory = drawing.most
+        self.cache.memory = drawing.max_tokens
         self._seen: list[int] = []  # tokens in the cache
         self._known = 0  # how many of them were the text's, and not drafted
 
@@ -157,25 +157,25 @@ class ModelDrafter:
             self._run(prompt)
             self._known = len(prompt)
 
-    def propose(self, text: Sequence[int], most: int, state: State) -> DraftTree:
-        most = most if self.context is None else min(most, self.context - len(text))
-        if most < 1:
+    def propose(self, text: Sequence[int], max_tokens: int, state: State) -> DraftTree:
+        max_tokens = max_tokens if self.context is None else min(max_tokens, self.context - len(text))
+        if max_tokens < 1:
             return DraftTree()
-        most_alike = min(len(self._seen), len(text) - 1)
-        same = min(self._known, most_alike)
+        max_same = min(len(self._seen), len(text) - 1)
+        same = min(self._known, max_same)
         same = same if self._seen[:same] == list(text[:same]) else 0
-        while same < most_alike and self._seen[same] == text[same]:
+        while same < max_same and self._seen[same] == text[same]:
             same += 1
         self.cache.truncate(same)
         del self._seen[same:]
         logits, self._known = self._run(text[same:]), len(text)
         places: list[list[Candidate]] = []
-        while found := self.drawing.candidates(logits, state):
-            places.append(found)
-            if len(places) == most:
+        while candidates := self.drawing.candidates(logits, state):
+            places.append(candidates)
+            if len(places) == max_tokens:
                 break
-            state = self.drawing.after(state, found[0])
-            logits = self._run([found[0].token])
+            state = self.drawing.after(state, candidates[0])
+            logits = self._run([candidates[0].token])
         return comb(places)
 
     def follow(self, states: Floats) -> None:
@@ -204,7 +204,7 @@ class StatesDrafter:
     def __init__(self, reader: Reader, drawing: Drawing) -> None:
         self.reader, self.drawing, self.layers = reader, drawing, reader.layers
         self.cache = reader.model.new_cache()
-        self.cache.memory = drawing.most
+        self.cache.memory = drawing.max_tokens
         self._states: list[Floats] = []  # of tokens that it has not read
         self._known = 0  # tokens that it has read, and that were not drafted
 
@@ -214,7 +214,7 @@ class StatesDrafter:
             self.reader.read(states[:-1], prompt[1:], self.cache)
         self._states, self._known = [states[-1:]], len(prompt) - 1
 
-    def propose(self, text: Sequence[int], most: int, state: State) -> DraftTree:
+    def propose(self, text: Sequence[int], max_tokens: int, state: State) -> DraftTree:
         self.cache.truncate(self._known)
         states = np.concatenate(self._states)
         following = text[len(text) - len(states) :]
@@ -222,14 +222,14 @@ class StatesDrafter:
         places: list[list[Candidate]] = []
         while True:
             ahead, made = self.reader.read(states, following, self.cache)
-            found = self.drawing.candidates(replace(ahead, x=ahead.x[-1:]).float32()[0], state)
-            if not found:
+            candidates = self.drawing.candidates(replace(ahead, x=ahead.x[-1:]).float32()[0], state)
+            if not candidates:
                 break
-            places.append(found)
-            if len(places) >= most:
+            places.append(candidates)
+            if len(places) >= max_tokens:
                 break
-            state = self.drawing.after(state, found[0])
-            states, following = made[-1:], [found[0].token]
+            state = self.drawing.after(state, candidates[0])
+            states, following = made[-1:], [candidates[0].token]
         return comb(places)
 
     def follow(self, states: Floats) -> None:

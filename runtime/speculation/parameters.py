@@ -5,28 +5,28 @@ from dataclasses import dataclass
 from quants.errors import OptionError
 from quants.spelling import quote
 
-MOST_BY_MODEL = 3
-MOST_BY_LOOKUP = 15  # the pass that verifies them is two of eight tokens; one more would run alone (`few_inputs`)
+MAX_BY_MODEL = 3
+MAX_BY_LOOKUP = 15  # the pass that verifies them is two of eight tokens; one more would run alone (`few_inputs`)
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """most: tokens drafted for a cycle, in depth; None for 3, or 15 with prompt lookup. min_p: a draft ends if the
+    """max_tokens: drafted in a cycle, in depth; None for 3, or 15 with prompt lookup. min_p: a draft ends if the
     likeliest token is less likely than this, before any sampler. children: candidates for each place. typical: typical
     acceptance (Medusa's rule), which changes the output.
 
     Raises OptionError for invalid values.
     """
 
-    most: int | None = None
+    max_tokens: int | None = None
     min_p: float = 0.0
     children: int = 1
     typical: bool = False
 
     def __post_init__(self) -> None:
-        for name, value in (("most", self.most), ("children", self.children)):
+        for name, value in (("max_tokens", self.max_tokens), ("children", self.children)):
             whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-            if not whole and not (name == "most" and value is None):
+            if not whole and not (name == "max_tokens" and value is None):
                 raise OptionError(f"{name} is {quote(value)}: a whole number, 1 or more, is needed")
         number = isinstance(self.min_p, (int, float)) and not isinstance(self.min_p, bool)
         if not number or not 0 <= self.min_p <= 1:

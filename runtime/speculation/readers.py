@@ -134,10 +134,10 @@ class Eagle3:
     def _check(self, model: Model, width: int) -> None:
         if not model.gives_inputs:
             raise ModelError(f"such a draft model can't read the states of a model of {model.architecture.name}")
-        found, wide = len(model.network.layers), model.network.hparams.width
-        if max(self.layers) > found:
-            said = ", ".join(map(str, self.layers))
-            raise ModelError(f"the draft reads layers {said} of its target; this model has {found}")
+        count, wide = len(model.network.layers), model.network.hparams.width
+        if max(self.layers) > count:
+            listed = ", ".join(map(str, self.layers))
+            raise ModelError(f"the draft reads layers {listed} of its target; this model has {count}")
         if width != wide:
             raise ModelError(f"the draft was made for states {width} wide; the model's are {wide} wide")
         for tensor in (self.table, self.output):

@@ -44,12 +44,12 @@ class Convolution:
 class Selector:
     """Keeps the likeliest few tokens of each place, scored by the token before."""
 
-    def __init__(self, outside: Layer, most: int) -> None:
-        """Set up the selector. outside: the tensors outside of layers. most: how many tokens it keeps."""
+    def __init__(self, outside: Layer, max_tokens: int) -> None:
+        """Set up the selector. outside: the tensors outside of layers. max_tokens: how many tokens it keeps."""
         self.hidden: Tensor = outside.need("selector_hidden.weight")
         self.before = outside.need("selector_predecessor.weight")
         self.after = outside.need("selector_successor.weight")
-        self.most = most
+        self.max_tokens = max_tokens
 
     def scores(self, logits: Floats, gate: Floats, before: int) -> Floats:
         """Return scores of the tokens of one place, (vocabulary,): -inf for those not selected.
@@ -57,8 +57,8 @@ class Selector:
         logits: float32 (vocabulary,). gate: output of `hidden` for the place, (rank,). before: the token before it.
         Raises ModelError for scores that are no numbers.
         """
-        most = min(self.most, len(logits))
-        ids = np.argpartition(-logits, most - 1)[:most]
+        count = min(self.max_tokens, len(logits))
+        ids = np.argpartition(-logits, count - 1)[:count]
         known = gather(self.before, np.array([before if before < self.before.rows else 0]))[0] * gate
         scores = logits[ids] + gather(self.after, ids) @ known
         if np.isnan(scores).any() or scores.max() == np.inf:

@@ -44,8 +44,8 @@ class DraftTree:
 
 def chain(candidates: Iterable[Candidate]) -> DraftTree:
     """Return a chain of tokens."""
-    found = tuple(candidates)
-    return DraftTree(found, tuple(range(-1, len(found) - 1)))
+    tokens = tuple(candidates)
+    return DraftTree(tokens, tuple(range(-1, len(tokens) - 1)))
 
 
 def comb(places: Sequence[Sequence[Candidate]]) -> DraftTree:

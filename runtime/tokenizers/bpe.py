@@ -51,7 +51,7 @@ class BytePairs:
         """Return tokens of several newlines, which "gemma4" uses for runs of as many, whether merges produce them or
         not.
         """
-        if self.tokens.kind != "gemma4":
+        if self.tokens.model != "gemma4":
             return {}
         return {text: number for number, text in enumerate(self.tokens.texts) if text[1:] and not text.strip("\n")}
 
@@ -81,7 +81,7 @@ class BytePairs:
         blocks = {"normalizer": normalizer(self.tokens, self.pre), "pre_tokenizer": cuts}
         tokenizer = read_library({"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}} | blocks)
         tokenizer.model = self._merging
-        return with_added(tokenizer, self.tokens.found_normalized)
+        return with_added(tokenizer, self.tokens.matched_normalized)
 
     @cached_property
     def _merging(self) -> Any:
@@ -91,7 +91,7 @@ class BytePairs:
         ignore_merges = self.tokens.flag("tokenizer.huggingface.ignore_merges", self.pre.ignore_merges)
         merges = [_pair(as_text(merge)) for merge in self.tokens.merges()]
         vocabulary = {text: number for number, text in enumerate(self.tokens.texts)}
-        vocabulary |= {token.content: number for number, token in self.tokens.found_normalized.items()}
+        vocabulary |= {token.content: number for number, token in self.tokens.matched_normalized.items()}
         if ignore_merges:
             # A whole word is looked up in the vocabulary: it must not be a token that text cannot produce.
             made = {left + right for left, right in merges}

@@ -43,11 +43,11 @@ class LongestTokens:
     @cached_property
     def _lengths(self) -> dict[bytes, list[int]]:
         """Return the lengths of tokens of two or more bytes, by the first two bytes, the longest first."""
-        found: dict[bytes, set[int]] = {}
+        by_start: dict[bytes, set[int]] = {}
         for spelled in self._numbers:
             if len(spelled) > 1:
-                found.setdefault(spelled[:2], set()).add(len(spelled))
-        return {first: sorted(lengths, reverse=True) for first, lengths in found.items()}
+                by_start.setdefault(spelled[:2], set()).add(len(spelled))
+        return {first: sorted(lengths, reverse=True) for first, lengths in by_start.items()}
 
     @cached_property
     def _unknown(self) -> int:

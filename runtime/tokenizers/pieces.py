@@ -91,7 +91,7 @@ class Pieces:
         empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}
         tokenizer = read_library(empty | blocks_of(self.tokens, start))
         tokenizer.model = self._model
-        return with_added(tokenizer, self.tokens.found_normalized)
+        return with_added(tokenizer, self.tokens.matched_normalized)
 
     @cached_property
     def _model(self) -> Any:
@@ -100,7 +100,7 @@ class Pieces:
         texts, user = list(self.tokens.texts), TokenType.USER_DEFINED
         for number in (self.tokens.stored_types == user).nonzero()[0]:
             texts[number] = texts[number].replace(" ", "▁")  # as pieces are written
-        added = self.tokens.found_normalized
+        added = self.tokens.matched_normalized
         byte_fallback = bool((self.tokens.types == TokenType.BYTE).any())
         marked = (self.tokens.stored_types == TokenType.UNKNOWN).nonzero()[0]
         unknown = int(marked[0]) if len(marked) else self._unknown

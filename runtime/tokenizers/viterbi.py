@@ -28,8 +28,8 @@ class BestTokens:
         for i in range(len(text) - 1, -1, -1):
             best = costs[i + 1] + UNKNOWN
             for length in self._lengths.get(text[i], ()):
-                found = self._tokens.get(text[i : i + length])
-                if found is not None and i + length <= len(text) and (cost := costs[i + length] + found[0]) < best:
+                entry = self._tokens.get(text[i : i + length])
+                if entry is not None and i + length <= len(text) and (cost := costs[i + length] + entry[0]) < best:
                     best, lengths[i] = cost, length
             costs[i] = best
         return self._along(text, lengths)
@@ -61,10 +61,10 @@ class BestTokens:
     @cached_property
     def _lengths(self) -> dict[str, list[int]]:
         """Return token lengths by the first character, the longest first, which wins at equal costs."""
-        found: dict[str, set[int]] = {}
+        by_first: dict[str, set[int]] = {}
         for text in self._tokens:
-            found.setdefault(text[0], set()).add(len(text))
-        return {first: sorted(lengths, reverse=True) for first, lengths in found.items()}
+            by_first.setdefault(text[0], set()).add(len(text))
+        return {first: sorted(lengths, reverse=True) for first, lengths in by_first.items()}
 
     @cached_property
     def _of_byte(self) -> dict[int, int]:

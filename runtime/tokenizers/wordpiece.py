@@ -28,7 +28,7 @@ SPACED = (
 )
 
 
-FOUND_FIRST = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNUSED)
+MATCHED_FIRST = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNUSED)
 
 
 class WordPieces:
@@ -45,15 +45,15 @@ class WordPieces:
         return ids
 
     def piece(self, number: int) -> bytes:
-        return self._behind[number].encode()
+        return self._inside[number].encode()
 
     def decode(self, ids: Sequence[int]) -> str:
         if not ids:
             return ""
-        return _clean(self._texts[ids[0]]) + "".join([self._behind[number] for number in ids[1:]])
+        return _clean(self._texts[ids[0]]) + "".join([self._inside[number] for number in ids[1:]])
 
     @cached_property
-    def _behind(self) -> list[str]:
+    def _inside(self) -> list[str]:
         """Return each token as inside a text: a word has a space before it."""
         return [text[2:] if text.startswith("##") else _clean(f" {text}") for text in self._texts]
 
@@ -68,8 +68,8 @@ class WordPieces:
 
         # Tokens matched before the text is split are no parts of words.
         listed = zip(self._texts, self.tokens.types.tolist(), strict=True)
-        vocabulary = {text: number for number, (text, type) in enumerate(listed) if type not in FOUND_FIRST}
-        vocabulary |= {token.content: number for number, token in self.tokens.found_normalized.items()}
+        vocabulary = {text: number for number, (text, type) in enumerate(listed) if type not in MATCHED_FIRST}
+        vocabulary |= {token.content: number for number, token in self.tokens.matched_normalized.items()}
         unknown = unknown_word(self.tokens, self._texts)
         if unknown is not None:
             vocabulary[self._texts[unknown]] = unknown
@@ -83,7 +83,7 @@ class WordPieces:
             unk_token="[UNK]" if unknown is None else self._texts[unknown],
             max_input_chars_per_word=longest_word(self.tokens),
         )
-        return with_added(tokenizer, self.tokens.found_normalized)
+        return with_added(tokenizer, self.tokens.matched_normalized)
 
 
 def _clean(text: str) -> str:

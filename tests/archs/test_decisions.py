@@ -46,13 +46,13 @@ def test_prompts_are_those_of_the_reference() -> None:
         value, ensure_ascii=False, separators=tuple(separators) if separators else None
     )
     templates = {
-        "openjev": decisions.openjev(),
-        "lev": decisions.lev(),
-        "kev": decisions.kev(),
-        "nimble": decisions.nimble(),
-        "clef": decisions.clef(),
-        "laya": decisions.laya("[CLS]", "[SEP]", "[MASK]", described=False),
-        "julia": decisions.laya("[CLS]", "[SEP]", "[MASK]", described=True),
+        "openjev": decisions.prompt("openjev"),
+        "lev": decisions.prompt("lev"),
+        "kev": decisions.prompt("kev"),
+        "nimble": decisions.prompt("nimble"),
+        "clef": decisions.prompt("clef"),
+        "laya": decisions.prompt("laya", FIRST="[CLS]", BETWEEN="[SEP]", MARKER="[MASK]"),
+        "julia": decisions.prompt("julia", FIRST="[CLS]", BETWEEN="[SEP]", MARKER="[MASK]"),
     }
     cases = json.loads((RECORDED / "prompts.json").read_text(encoding="utf-8"))
     assert {case["kind"] for case in cases} == templates.keys()

@@ -39,7 +39,7 @@ def test_ways_of_pooling(settings: dict[str, Any], wanted: int, tmp_path: Path) 
 @pytest.mark.parametrize("words", [("max",), ("cls", "mean")])
 def test_others_are_refused(words: tuple[str, ...], tmp_path: Path) -> None:
     names = {"max": "pooling_mode_max_tokens", "cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
-    with pytest.raises(ModelError, match="pools otherwise"):
+    with pytest.raises(ModelError, match="another pooling mode"):
         pooling_type(folder_with(tmp_path, {names[word]: True for word in words}))
 
 

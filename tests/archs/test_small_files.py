@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from archs import small_files
+from archs.small_files import file_state, read_json, recorded_reads
 from quants.errors import FileError
 
 
@@ -35,3 +36,26 @@ def test_what_is_no_plain_file(tmp_path: Path) -> None:
     for name, words in (("pipe", "is not a plain file"), ("none", "there is no file"), (".", "is not a plain file")):
         with pytest.raises(FileError, match=words):
             small_files.read_json(tmp_path / name)
+
+
+def test_reads_are_recorded_with_the_state_before_the_first(tmp_path):
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    for path in (first, second):
+        path.write_text("{}")
+    before = file_state(first.stat())
+    read_json(second)  # in no block
+
+    def both(one, other):
+        with recorded_reads():
+            read_json(one)
+            read_json(other)
+
+    with recorded_reads() as outer:
+        read_json(first)
+        first.write_text("[1]")
+        with recorded_reads() as inner:
+            read_json(first)
+        with pytest.raises(FileError):
+            both(second, tmp_path / "absent.json")
+    assert inner == {first: file_state(first.stat())}
+    assert outer == {first: before}

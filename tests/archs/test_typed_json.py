@@ -11,8 +11,8 @@ from archs.typed_json import (
     Anything,
     Either,
     Fields,
+    FieldType,
     Flag,
-    Kind,
     ListOf,
     MapOf,
     Number,
@@ -48,7 +48,7 @@ SIZE = Whole(1, limit="rows")
         (Anything(), {"x": [1]}, {"x": [1]}),
     ],
 )
-def test_what_is_taken(kind: Kind, value: Any, found: Any) -> None:
+def test_what_is_taken(kind: FieldType, value: Any, found: Any) -> None:
     assert kind.read(value, AT) == found
     assert type(kind.read(value, AT)) is type(found)
 
@@ -68,7 +68,7 @@ def test_what_is_taken(kind: Kind, value: Any, found: Any) -> None:
         (Either((Flag(), Whole())), [None, "auto", -1, []]),
     ],
 )
-def test_what_is_refused(kind: Kind, values: list[Any]) -> None:
+def test_what_is_refused(kind: FieldType, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(ModelError, match=r'^config\.json: "key'):
             kind.read(value, AT)

@@ -259,7 +259,7 @@ def test_phimoe_longrope() -> None:
     found = keys("PhiMoEForCausalLM", rope_scaling=scaling)
     assert (found["rope.scaling.attn_factor"], found["rope.scaling.original_context_length"]) == (1.25, 32)
     assert found["attention.sliding_window"] == 0
-    with pytest.raises(ModelError, match=r"long_mscale = 1\.5 beside short_mscale = 1\.25"):
+    with pytest.raises(ModelError, match=r"long_mscale = 1\.5 and short_mscale = 1\.25"):
         keys("PhiMoEForCausalLM", rope_scaling={**scaling, "long_mscale": 1.5})
 
 

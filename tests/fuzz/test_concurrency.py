@@ -43,7 +43,7 @@ from gguftools.writing.options import WriteOptions
 from quants import format_named
 from quants.errors import GgufToolsError
 
-from ..gguftools.models import create_gguf
+from ..gguftools.tiny_models import create_gguf
 
 TENSORS = 6
 SHARDS = [f"s-{i:05d}-of-00003.gguf" for i in (1, 2, 3)]

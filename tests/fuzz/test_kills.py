@@ -28,7 +28,7 @@ from gguftools.io.gguf.writer import TensorInfo, plan_file
 from gguftools.metadata.edit import set_metadata
 from quants import format_named
 
-from ..gguftools.models import create_gguf
+from ..gguftools.tiny_models import create_gguf
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -37,7 +37,7 @@ import gguftools
 from gguftools.io.atomic import MANIFEST
 from gguftools.io.gguf.reader import open_gguf
 from gguftools.io.replacing import recover
-from gguftools.lab.patching.patches import apply_patch, make_patch
+from gguftools.lab.patching import apply_patch, make_patch
 from gguftools.quantization.options import QuantizeOptions
 from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, GgufToolsError

@@ -13,7 +13,7 @@ import gguftools
 from gguftools.conversion.options import ConvertOptions
 from gguftools.io.checkpoint.safetensors import open_safetensors
 from quants.errors import GgufToolsError, ModelError, OptionError
-from runtime.evaluation.pooling import behind_pooling, normalized, pooled
+from runtime.evaluation.pooling import dense_layers, normalized, pooled
 
 from ..archs import checkpoints
 from ..conftest import DATA
@@ -263,7 +263,7 @@ def test_dense_modules_stand_behind_the_pooling(tmp_path: Path):
     text = [5, 9, 13, 40]
     states = model.running().hidden_states([text])[0]
     wanted = states.mean(axis=0) @ first.T @ second.T
-    found = behind_pooling(model.running(), pooled(model.running(), states[None], "mean"))[0]
+    found = dense_layers(model.running(), pooled(model.running(), states[None], "mean"))[0]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4 * np.abs(wanted).max())
     vector = model.embed("a text").vectors[0]
     plain = gguftools.convert(folder, tmp_path / "plain.gguf", "f32") and gguftools.open(tmp_path / "plain.gguf")

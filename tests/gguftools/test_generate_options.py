@@ -40,7 +40,7 @@ def test_options_are_an_object_or_keywords(model: gguftools.Model):
     assert written(model.generate("Anne", Sampling(temperature=0.7, seed=3), max_tokens=8)) == wanted
     assert written(model.generate("Anne", temperature=0.7, seed=3, max_tokens=8)) == wanted
     assert written(model.generate("Anne", whole, seed=4)) != wanted
-    assert model.generate("Anne", whole, max_tokens=5).most == 5
+    assert model.generate("Anne", whole, max_tokens=5).max_tokens == 5
 
 
 def test_keywords_go_over_what_the_file_advises(path: Path):

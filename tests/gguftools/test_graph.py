@@ -104,7 +104,7 @@ def test_layers_of_the_same_make_are_folded(folder, model):
     assert "layer 0; layer 1 as layer 0" in out
     assert "attn_norm-1" not in out
     assert "attn_norm-1" in typed("graph", model, "--all").stdout
-    found = gguftools.graph(folder / "gemma3.gguf").folded()
+    found = gguftools.graph(folder / "gemma3.gguf").distinct_groups()
     assert [(each.layer, each.others) for each in found] == [(None, ()), (0, (1, 2, 3, 4, 6)), (5, ()), (None, ())]
     assert "layer 0; layers 1 to 4, 6 as layer 0" in typed("graph", folder / "gemma3.gguf").stdout
 

@@ -230,7 +230,7 @@ def test_what_cannot_draft_is_told(path: Path, tmp_path: Path):
 
 def test_what_cannot_be_asked_for(path: Path):
     model = gguftools.open(path)
-    with pytest.raises(OptionError, match="most is 0"):
+    with pytest.raises(OptionError, match="max_tokens is 0"):
         Drafting(0)
     with pytest.raises(OptionError, match="children is 0"):
         Drafting(children=0)

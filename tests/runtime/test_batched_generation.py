@@ -15,8 +15,8 @@ from quants.errors import ModelError, OptionError
 from runtime.arrays import Floats
 from runtime.batched_generation import write_together, written_together
 from runtime.generation import Generation, TextOptions, sampler_of
-from runtime.graph import lowering
 from runtime.graph import operations as op
+from runtime.graph import region_writers, writers
 from runtime.graph.text import COMPUTE
 from runtime.kv_cache import CacheType
 from runtime.model import Model
@@ -69,8 +69,8 @@ def test_logits_are_those_of_a_text_alone(entry: str, tmp_path: Path):
 @pytest.mark.parametrize("entry", ["qwen3-moe", "falcon-h1"])
 def test_operations_that_are_called_in_the_middle(entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for region in ("attention", "experts", "mamba2"):
-        monkeypatch.setitem(lowering.REGIONS, region, lambda *_: False)
-    monkeypatch.delitem(lowering.WRITERS, op.Gated)
+        monkeypatch.setitem(region_writers.REGIONS, region, lambda *_: False)
+    monkeypatch.delitem(writers.WRITERS, op.Gated)
     zoo_build.build(ZOO, entry, tmp_path / "checkpoint")
     gguftools.convert(tmp_path / "checkpoint", tmp_path / "f32.gguf", "f32")
     model = gguftools.open(tmp_path / "f32.gguf").running(2)
@@ -221,7 +221,7 @@ def test_a_text_whose_numbers_break_does_not_take_others_along(
     opened: gguftools.Model, called: bool, monkeypatch: pytest.MonkeyPatch
 ):
     if called:
-        monkeypatch.setitem(lowering.REGIONS, "attention", lambda *_: False)
+        monkeypatch.setitem(region_writers.REGIONS, "attention", lambda *_: False)
         opened = gguftools.open(opened.path)
     wanted = [opened.generate(each, GREEDY, max_tokens=15) for each in PROMPTS[:3]]
     for each in wanted:
@@ -296,7 +296,7 @@ def test_fewer_texts_than_one_are_refused(opened: gguftools.Model):
 def test_an_operation_that_raises_in_the_middle_is_its_texts_fault(
     opened: gguftools.Model, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setitem(lowering.REGIONS, "attention", lambda *_: False)
+    monkeypatch.setitem(region_writers.REGIONS, "attention", lambda *_: False)
     model, compute = gguftools.open(opened.path).running(2), COMPUTE[op.Attention]
 
     def broken(forward: Any, *given: Any) -> Any:

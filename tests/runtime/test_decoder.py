@@ -101,10 +101,10 @@ def test_distance_penalties_of_falcon_are_bfloat16_from_the_texts_start():
     wide = {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)} | layer()
     wide = {name: tuple(64 if size == WIDTH else size for size in shape) for name, shape in wide.items()}
     falcon, mpt = (model_of(name, wide, **heads) for name in ("falcon", "mpt"))
-    found = self_attention.distance_penalties(falcon.network, falcon.network.hparams.layers[0], 2, 301)["bias"]
+    _, found = self_attention.distance_penalties(falcon.network, falcon.network.hparams.layers[0], 2, 301)
     assert found.shape == (16, 2, 301)
     # 2^-0.5 is 0.70703125 in bfloat16, 3 times that 2.125; 299 and half of it are 300 and 150; q·k is scaled by 1/2
     np.testing.assert_array_equal(found[0, 0, [1, 3]], np.float32([0.70703125, 2.125]) / 2)
     assert found[1, 1, 299] == 75
-    slopes = self_attention.distance_penalties(mpt.network, mpt.network.hparams.layers[0], 2, 301)["alibi"]
+    slopes, _ = self_attention.distance_penalties(mpt.network, mpt.network.hparams.layers[0], 2, 301)
     np.testing.assert_allclose(slopes[:2], [2**-0.5, 0.5])

@@ -9,8 +9,8 @@ import pytest
 
 from quants import from_array
 from quants.errors import ModelError
+from runtime.graph.encoder_text import relative_bias
 from runtime.model import Model
-from runtime.relative_bias import relative_bias
 
 RNG = np.random.default_rng(8)
 WIDTH, HEADS, EACH, BUCKETS = 8, 2, 4, 8

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.kv_cache import LEAST_ROOM, KVCache
+from runtime.kv_cache import MIN_ROOM, KVCache
 
 
 def test_grows_and_forgets():
@@ -71,7 +71,7 @@ def test_states_go_back_as_far_as_they_are_remembered():
 @pytest.mark.parametrize(("kind", "bytes_a_number"), [("f32", 4), ("f16", 2), ("q8_0", 34 / 32)])
 def test_memory_is_what_the_formula_says(kind, bytes_a_number):
     k, v = np.ones((5, 2, 64), np.float32), np.ones((5, 2, 32), np.float32)
-    for expected, room in [(0, LEAST_ROOM), (100, 100)]:
+    for expected, room in [(0, MIN_ROOM), (100, 100)]:
         cache = KVCache(kind, expected)
         for layer in range(3):
             keys, values = cache.append(layer, k, v)

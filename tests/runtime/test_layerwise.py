@@ -58,7 +58,7 @@ def test_copies_of_hidden_states_end_where_a_run_at_once_does(tmp_path: Path) ->
     ids = np.random.default_rng(3).integers(0, model.vocabulary_size, (3, 20))
     batches = _through(model, ids, Hessians(2))
     expected = model.lazy_logits(ids).x.reshape(3 * 20, -1)
-    ends = np.concatenate([layerwise.behind_layers(batch) for batch in batches])
+    ends = np.concatenate([layerwise.head_input(batch) for batch in batches])
     layerwise.watch_head(batches, "output.weight", found)
     assert found.of["output.weight", 0].count == 60
     assert np.allclose(found.of["output.weight", 0].matrix().whole(), expected.T @ expected / 60, rtol=1e-4, atol=1e-5)
@@ -142,7 +142,7 @@ def test_how_far_inputs_are_from_those_aimed_at(model: Model, ids: np.ndarray) -
     aims, batches = (layerwise.begin(each, [ids[:2], ids[2:]]) for each in (model, other))
     before, expected = [batch.x.copy() for batch in batches], layerwise.begin(model, [ids[:2], ids[2:]])
     layerwise.advance(expected, layer)
-    layerwise.watch_beside(batches, aims, layer, found)
+    layerwise.watch_differences(batches, aims, layer, found)
     assert all(np.array_equal(batch.x, x) for batch, x in zip(batches, before, strict=True))
     assert all(np.array_equal(one.x, two.x) for one, two in zip(aims, expected, strict=True))
     seen: list[dict[str, list[np.ndarray]]] = [{}, {}]

@@ -9,9 +9,9 @@ import pytest
 
 from quants import Tensor, encode, format_named, from_array
 from quants.errors import OptionError
-from runtime.evaluation.perplexity import perplexity
 from runtime.kernels import blas, threads
 from runtime.model import Model
+from tests.one_perplexity import perplexity
 
 RNG = np.random.default_rng(5)
 WIDTH, INNER, VOCABULARY = 128, 384, 700

@@ -71,7 +71,7 @@ def test_texts_whose_length_turns_them_pass_at_once():
     keys = {"rope.scaling.type": "longrope", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 2000}
     model = model_of("llama", keys=keys, more={f"rope_factors_{each}.weight": (8,) for each in ("long", "short")})
     assert model.network.scaling is not None
-    assert model.network.scaling.kind == "longrope"
+    assert model.network.scaling.type == "longrope"
     assert [chunk_size(model, tokens) for tokens in (1500, 3000)] == [prefill.CHUNK, 3000]
 
 

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 import gguftools
 
 from .. import zoo_build
-from ..gguftools.models import edited
+from ..gguftools.tiny_models import edited
 from ..zoo import ZOO
 
 ENTRIES = ("bert", "roberta", "distilbert", "modernbert", "qwen3", "t5", "falcon-h1")

@@ -153,7 +153,7 @@ def differences(
     if whole or model.encoder_decoder is not None or not model.architecture.block.causal:
         return once, 0.0
     scaling = model.network.scaling
-    if scaling is not None and scaling.kind in ("dynamic", "longrope"):
+    if scaling is not None and scaling.type in ("dynamic", "longrope"):
         return once, 0.0
     cache, parts, start = model.new_cache(), [], 0
     for size in (*PIECES, len(ids)):
@@ -178,7 +178,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--large", action="store_true", help="round products as those of larger models are")
     asked = parser.parse_args(arguments)
     if asked.large:
-        integer_product.LEAST_WIDTH = integer_product.LEAST_WEIGHTS = integer_product.LEAST_WORK = 0
+        integer_product.MIN_WIDTH = integer_product.MIN_WEIGHTS = integer_product.MIN_WORK = 0
     be_quiet()
     warnings.simplefilter("ignore")
     start, of_class = time.monotonic(), dict[str, list[Case]]()

@@ -19,7 +19,7 @@ from ...encoder import NAME
 from ...hparams.file_keys import completed
 from ...hparams.model_hparams import HParams, read_hparams
 from ...model_type import filled_in, with_types
-from ...mtp import are_alone
+from ...mtp import has_only_mtp
 from ...registry import architectures, of_config
 from ...rope import SCALING
 from ...schema import MODEL, TOKENS
@@ -79,13 +79,13 @@ def plan_export(metadata: Mapping[str, Any], tensors: Tensors) -> ExportPlan:
     Raises ModelError where none does, saying why.
     """
     name = metadata.get("general.architecture")
-    kinds = VOCABULARIES.get(metadata.get("tokenizer.ggml.model", ""), set())
-    family = [a for a in architectures() if a.name == name and (not kinds or kinds & set(a.vocab))]
+    vocab_types = VOCABULARIES.get(metadata.get("tokenizer.ggml.model", ""), set())
+    family = [a for a in architectures() if a.name == name and (not vocab_types or vocab_types & set(a.vocab))]
     if name == NAME:
         raise ModelError("the file has encoders for images or audio; it makes no checkpoint alone", NEEDS_ENCODERS)
     if not family:
         raise ModelError(f"general.architecture {name!r} is not one that can become a checkpoint")
-    if are_alone(metadata, tensors):
+    if has_only_mtp(metadata, tensors):
         raise ModelError("the file has only the MTP layers: they make no checkpoint")
     images = f"{name}.{SECTIONS}" in metadata
     if images and not any(a.hf_classes[0].endswith("ForCausalLM") and SECTIONS in a.metadata for a in family):
@@ -135,13 +135,13 @@ def plan_best(
 def _own_tokens(architecture: Architecture, metadata: Mapping[str, Any]) -> list[str]:
     """Return the special-token keys of a file that the family sets itself."""
     texts = metadata.get(TOKENS, ())
-    found = {key: metadata.get(f"tokenizer.ggml.{key}") for key in architecture.vocab_keys}
-    ids = {key: number for key, number in found.items() if isinstance(number, int) and not isinstance(number, bool)}
+    stored = {key: metadata.get(f"tokenizer.ggml.{key}") for key in architecture.vocab_keys}
+    ids = {key: number for key, number in stored.items() if isinstance(number, int) and not isinstance(number, bool)}
     named = {key: texts[number] if 0 <= number < len(texts) else None for key, number in ids.items()}
     return [
         key
         for key, wanted in architecture.vocab_keys.items()
-        if found[key] is not None and wanted in (found[key], named.get(key))
+        if stored[key] is not None and wanted in (stored[key], named.get(key))
     ]
 
 
@@ -229,8 +229,8 @@ def _check_values(
     for key in unread:
         name = key.removeprefix(f"{architecture.name}.")
         own = name in architecture.metadata and name not in SAYS_NOTHING and key in metadata
-        said = (str(values.get(key)).lower() for values in (metadata, differing))  # of rotary scaling, "none" is one
-        if (name in MEANINGFUL or own) and len({*said}) > 1:
+        texts = (str(values.get(key)).lower() for values in (metadata, differing))  # of rotary scaling, "none" is one
+        if (name in MEANINGFUL or own) and len({*texts}) > 1:
             lost.append(key)
     for key in lost + changing:
         value = f"not {_shown(metadata[key])}" if key in metadata else "which the file does not have"
@@ -271,8 +271,8 @@ def _check_meaning(
     differing = differences(wanted, theirs)
     unread, changing = _changes(architecture, wanted, differing, tensors)
     for key in unread + changing:
-        said = f"{key} = {_shown(differing[key])}, not {_shown(wanted.get(key))}"
-        raise ModelError(f"transformers would read its config as {said}")
+        difference = f"{key} = {_shown(differing[key])}, not {_shown(wanted.get(key))}"
+        raise ModelError(f"transformers would read its config as {difference}")
 
 
 def _changes(
@@ -284,8 +284,8 @@ def _changes(
 
     def changes(values: Mapping[str, Any]) -> bool:
         values = {**metadata, **values}
-        said = {key: value for key, value in values.items() if value is not None}
-        return _numbers(architecture, said, tensors) != before
+        present = {key: value for key, value in values.items() if value is not None}
+        return _numbers(architecture, present, tensors) != before
 
     scaling = {f"{architecture.name}.{key}" for key in SCALING}  # of which other numbers are made as well
     scales = any(layer.rotates and layer.rope_scaled for layer in before.layers)

@@ -216,18 +216,20 @@ def _rotary(known: Known) -> ConfigKeys:
     settings: ConfigKeys = {"rope_type": "default", "rope_theta": base, **(scaling or {})}
     if sections := keys.stored(SECTIONS):
         settings["mrope_section"] = sections[:3]
-    if known.architecture.rope_parameters == "by kind":
+    if known.architecture.rope_parameters == "by type":
         plain = {"rope_type": "default", "rope_theta": base if local is None else local}
-        of_kinds = {"full_attention": settings, "sliding_attention": plain}
+        by_type = {"full_attention": settings, "sliding_attention": plain}
         rotated = keys.stored("rope.dimension_count")
         if rotated is not None and settings["rope_type"] != "proportional":
             settings["partial_rotary_factor"] = rotated / known.head
             if (local_width := keys.get("rope.dimension_count_swa")) != known.head or local_width != rotated:
                 plain["partial_rotary_factor"] = local_width / known.head
         if rotated is None and local is None and base == known.architecture.defaults["rope_theta"]:
-            del of_kinds["sliding_attention"]  # the model type's default
-        kinds = {*known.config.get("layer_types", ()), *(["full_attention"] if scaling else [])}
-        settings = {kind: each for kind, each in of_kinds.items() if kind in (kinds or {"full_attention"})}
+            del by_type["sliding_attention"]  # the model type's default
+        types = {*known.config.get("layer_types", ()), *(["full_attention"] if scaling else [])}
+        settings = {
+            layer_type: each for layer_type, each in by_type.items() if layer_type in (types or {"full_attention"})
+        }
     return {**config, "rope_parameters": settings}
 
 
@@ -247,8 +249,8 @@ def _llama3(known: Known) -> ConfigKeys:
     base = known.keys.stored("rope.freq_base") or 10_000.0
     wavelengths = 2 * math.pi * base ** (np.arange(len(wanted)) / len(wanted))
     config = {"rope_theta": base, **known.config}
-    said = known.keys.stored("rope.scaling.original_context_length")
-    trained = () if said is None else (said,)
+    stored = known.keys.stored("rope.scaling.original_context_length")
+    trained = () if stored is None else (stored,)
     for factor in dict.fromkeys((largest, *(each for each in STRETCHES if each > largest))):
         between = (wanted > 1) & (wanted < factor)
         smooth = (1 / wanted[between].astype(np.float64) - 1 / factor) / (1 - 1 / factor)

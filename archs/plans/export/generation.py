@@ -21,9 +21,9 @@ def generation_config(config: Mapping[str, Any], metadata: Mapping[str, Any]) ->
     """
     if not config["architectures"][0].endswith(GENERATES):
         return {}
-    found = {key: config[key] for key in TOKEN_IDS if config.get(key) is not None}
+    content = {key: config[key] for key in TOKEN_IDS if config.get(key) is not None}
     if SUPPRESSED in metadata:
-        found["suppress_tokens"] = [int(each) for each in metadata[SUPPRESSED]]
+        content["suppress_tokens"] = [int(each) for each in metadata[SUPPRESSED]]
     advised = {key: metadata.get(f"general.sampling.{'temp' if key == 'temperature' else key}") for key in SAMPLING}
-    found |= {key: number(value) for key, value in advised.items() if value is not None}
-    return found | ({"do_sample": True} if NEEDS_SAMPLING & found.keys() else {})
+    content |= {key: number(value) for key, value in advised.items() if value is not None}
+    return content | ({"do_sample": True} if NEEDS_SAMPLING & content.keys() else {})

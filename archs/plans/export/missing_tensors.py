@@ -57,29 +57,29 @@ def _needed(encoder: Encoder, wrapper: Wrapper, files: Files) -> Iterator[str]:
 
 def _check_layers(files: Files) -> None:
     """Check that every layer has the tensors of the first one, in the same shapes, and that these fit each other."""
-    found: dict[str, dict[int, Shapes]] = {}
+    shapes_of: dict[str, dict[int, Shapes]] = {}
     for name, tensor in files.tensors.items():
         if match := NUMBERED.fullmatch(name):
-            found.setdefault(match[1], {}).setdefault(int(match[2]), {})[match[3]] = tensor.shape
-    for kind, layers in found.items():
+            shapes_of.setdefault(match[1], {}).setdefault(int(match[2]), {})[match[3]] = tensor.shape
+    for prefix, layers in shapes_of.items():
         first = layers[min(layers)]
         for number, shapes in layers.items():
             for name in {*first, *shapes}:
                 if DISTANCES.fullmatch(name) and name in first and name in shapes:
                     continue
                 if first.get(name) != shapes.get(name):
-                    said, wanted = (str(each.get(name, "not there")) for each in (shapes, first))
-                    raise ModelError(f"{kind}.{number}.{name} is {said}; that of layer {min(layers)} is {wanted}")
+                    actual, wanted = (str(each.get(name, "not there")) for each in (shapes, first))
+                    raise ModelError(f"{prefix}.{number}.{name} is {actual}; that of layer {min(layers)} is {wanted}")
         count = int(files.keys.get("vision.sam.block_count") or 0)
-        if kind == "v.sam.blk" and [*range(count)] != sorted(layers):
+        if prefix == "v.sam.blk" and [*range(count)] != sorted(layers):
             raise ModelError(f"the file has {len(layers)} of SAM's layers; {NAME}.vision.sam.block_count is {count}")
-        if kind.endswith(".blk"):
-            _check_widths(kind, first, files)
+        if prefix.endswith(".blk"):
+            _check_widths(prefix, first, files)
 
 
-def _check_widths(kind: str, shapes: Shapes, files: Files) -> None:
+def _check_widths(prefix: str, shapes: Shapes, files: Files) -> None:
     """Raise ModelError if a layer's input or output width differs from the keys."""
-    part = {"v": "vision", "a": "audio"}[kind[0]]
+    part = {"v": "vision", "a": "audio"}[prefix[0]]
     width, net = files.keys.get(f"{part}.embedding_length"), shapes.get("ffn_up.weight", (0,))[0]
     wanted = {
         "ln1.weight": (width,),
@@ -94,7 +94,7 @@ def _check_widths(kind: str, shapes: Shapes, files: Files) -> None:
     for name, shape in shapes.items():
         sides = wanted.get(name, shape)
         if len(shape) != len(sides) or any(side not in (None, own) for side, own in zip(sides, shape, strict=True)):
-            problem = f"{kind}.0.{name} has the shape {shape}"
+            problem = f"{prefix}.0.{name} has the shape {shape}"
             raise ModelError(f"{problem}; {NAME}.{part}.embedding_length is {width}, the net's width {net}")
 
 

@@ -68,8 +68,8 @@ def _check(encoders: Mapping[str, Any], files: Files) -> None:
         raise ModelError(f"the encoders' file: {where} {wrong}")
     width = files.of_text.get("embedding_length")
     for part in ("vision", "audio"):
-        if (said := files.keys.get(f"{part}.projection_dim")) not in (None, width):
-            problem = f"the encoders' embeddings are {said} wide, those of the model {width}"
+        if (projected := files.keys.get(f"{part}.projection_dim")) not in (None, width):
+            problem = f"the encoders' embeddings are {projected} wide, those of the model {width}"
             raise ModelError(problem, "the mmproj file is of another model")
         own, heads = (files.keys.get(f"{part}.{key}") for key in ("embedding_length", "attention.head_count"))
         layers = files.keys.get(f"{part}.block_count")
@@ -79,35 +79,35 @@ def _check(encoders: Mapping[str, Any], files: Files) -> None:
 
 def _candidates(files: Files) -> list[tuple[Encoder, Wrapper]]:
     """Return the classes with such encoders and such a text model. Raises ModelError if there are none."""
-    kinds = {
+    types = {
         part: files.keys.get("projector_type") or files.keys.get(f"{part}.projector_type")
         for part in ("vision", "audio")
         if files.keys.get(f"has_{part}_encoder")
     }
-    said = " and ".join(map(repr, kinds.values()))
+    type_names = " and ".join(map(repr, types.values()))
     known = [
         (each, wrapper)
         for each in all_encoders()
         for wrapper in each.wrappers
-        if kinds.items() <= projectors(each).items() and always_there(each) <= {*kinds}
+        if types.items() <= projectors(each).items() and always_there(each) <= {*types}
     ]
     if not known:
         why = next(
             (
                 f": {each.no_way_back}"
                 for each in all_encoders()
-                if each.no_way_back and kinds.items() <= projectors(each).items()
+                if each.no_way_back and types.items() <= projectors(each).items()
             ),
             "",
         )
-        raise ModelError(f"encoders of the type {said} do not become a checkpoint again{why}")
+        raise ModelError(f"encoders of the type {type_names} do not become a checkpoint again{why}")
     name = files.text.get("general.architecture")
-    found = [(encoder, each) for encoder, each in known if not each.texts or name in each.texts]
-    if not found:
-        beside = ", ".join(dict.fromkeys(text for _, each in known for text in each.texts))
-        raise ModelError(f"encoders of the type {said} stand beside {beside}; the text model is {name!r}")
-    fitting = [(encoder, each) for encoder, each in found if each.fits is None or each.fits(files)]
-    return fitting or found
+    candidates = [(encoder, each) for encoder, each in known if not each.texts or name in each.texts]
+    if not candidates:
+        text_models = ", ".join(dict.fromkeys(text for _, each in known for text in each.texts))
+        raise ModelError(f"encoders of the type {type_names} go with {text_models}; the text model is {name!r}")
+    fitting = [(encoder, each) for encoder, each in candidates if each.fits is None or each.fits(files)]
+    return fitting or candidates
 
 
 def _check_positions(wrapper: Wrapper, files: Files) -> None:
@@ -123,7 +123,7 @@ def _check_positions(wrapper: Wrapper, files: Files) -> None:
 def _plan(encoder: Encoder, wrapper: Wrapper, files: Files, tensors: Tensors) -> ExportPlan:
     check_whole(encoder, wrapper, files)
     _check_positions(wrapper, files)
-    config, preprocessor = _said(encoder, wrapper, files)
+    config, preprocessor = _configs(encoder, wrapper, files)
     types = part_types(wrapper.inside_type or wrapper.model_type)
     family = _families(files, wrapper, wrapper.config.get("text.model_type") or types.get("text_config", ""))
     own = config.pop("text_config", {})
@@ -148,19 +148,19 @@ def _plan(encoder: Encoder, wrapper: Wrapper, files: Files, tensors: Tensors) ->
     named |= {renamed(name, wrapper.encoder_names): tensor for name, tensor in source.items()}
     if len(named) < len(text.tensors) + len(source):
         raise ModelError("both files have tensors of one name")
-    kinds = {
+    processors = {
         "processor_class": wrapper.processor,
         "image_processor_type": wrapper.image_processor,
         "feature_extractor_type": wrapper.feature_extractor,
     }
-    said = {**{key: value for key, value in kinds.items() if value}, **preprocessor}
+    settings = {**{key: value for key, value in processors.items() if value}, **preprocessor}
     renaming = {name: tensor.renamed(name) for name, tensor in named.items()}
     return ExportPlan(
         text.architecture,
         whole,
         renaming,
         {**text.differing, **differing},
-        said,
+        settings,
         {role: token for role, token in wrapper.tokenizer.items() if files.has(token)},
     )
 
@@ -174,21 +174,21 @@ def _families(files: Files, wrapper: Wrapper, model_type: str) -> list[Architect
         for each in named
         if wrapper.hf_class in each.hf_classes and not isinstance(each.config_from_gguf, NotExportable)
     ]
-    found = own or [each for each in named if not is_part(each)]
-    if not found:
+    families = own or [each for each in named if not is_part(each)]
+    if not families:
         raise ModelError(f"general.architecture {name!r} is not one that can become a checkpoint")
 
     def as_part(each: Architecture) -> Architecture:
         rotary = "one" if is_part(each) and not each.rope_parameters else each.rope_parameters
-        kind = {"model_type": model_type} if model_type else {}
+        own_type = {"model_type": model_type} if model_type else {}
         first = (wrapper.hf_class,) if wrapper.hf_class in each.hf_classes else ()
         classes = tuple(dict.fromkeys((*first, *each.hf_classes)))
-        return replace(each, hf_classes=classes, defaults={**each.defaults, **kind}, rope_parameters=rotary)
+        return replace(each, hf_classes=classes, defaults={**each.defaults, **own_type}, rope_parameters=rotary)
 
-    return list(map(as_part, found))
+    return list(map(as_part, families))
 
 
-def _said(encoder: Encoder, wrapper: Wrapper, files: Files) -> tuple[dict[str, Any], dict[str, Any]]:
+def _configs(encoder: Encoder, wrapper: Wrapper, files: Files) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return config.json without the text model's keys, and the preprocessor's file, from the encoders' keys."""
     config: dict[str, Any] = {}
     types = part_types(wrapper.inside_type or wrapper.model_type)
@@ -196,8 +196,8 @@ def _said(encoder: Encoder, wrapper: Wrapper, files: Files) -> tuple[dict[str, A
     for part, place in places.items():
         key = place.rpartition(".")[2]
         if files.keys.get(f"has_{part}_encoder"):
-            kind = wrapper.config.get(f"{part}.model_type") or types.get(key, "")
-            _put(config, place, {"model_type": kind} if kind else {})
+            model_type = wrapper.config.get(f"{part}.model_type") or types.get(key, "")
+            _put(config, place, {"model_type": model_type} if model_type else {})
         elif key in types:
             _put(config, place, None)
     preprocessor: dict[str, Any] = {}
@@ -214,11 +214,11 @@ def _said(encoder: Encoder, wrapper: Wrapper, files: Files) -> tuple[dict[str, A
             _put(config, path, value)
     preprocessor |= dict(_values(wrapper.preprocessor, files))
     for place in places.values():
-        found = lookup(config, place)
-        if found == {}:  # of configs without such a part
+        own = lookup(config, place)
+        if own == {}:  # of configs without such a part
             config.pop(place, None)
-        if isinstance(found, dict) and "model_type" in found:
-            _put(config, place, with_types(found))
+        if isinstance(own, dict) and "model_type" in own:
+            _put(config, place, with_types(own))
     return config, preprocessor
 
 
@@ -264,11 +264,11 @@ def _stated(encoder: Encoder, wrapper: Wrapper, files: Files) -> Iterator[tuple[
             yield path, files.token(*texts)
 
 
-def _values(said: Mapping[str, Any], files: Files) -> Iterator[tuple[str, Any]]:
-    for path, value in said.items():
-        found = number(value(files)) if callable(value) else value
-        if found is not None or not callable(value):
-            yield path, found
+def _values(rules: Mapping[str, Any], files: Files) -> Iterator[tuple[str, Any]]:
+    for path, value in rules.items():
+        result = number(value(files)) if callable(value) else value
+        if result is not None or not callable(value):
+            yield path, result
 
 
 def _put(config: dict[str, Any], path: str, value: Any) -> None:
@@ -342,8 +342,8 @@ def _numbers(name: str, pattern: str, left: Tensors) -> list[tuple[int, ...]]:
     if not PLACE.search(name):
         return [(0,)]
     text = re.sub(r"\\\{[ij]\\\}", r"(\\d+)", re.escape(name))
-    found = (re.fullmatch(rf"{text}(?:\.weight|\.bias)?", each) for each in left)
-    return sorted({tuple(map(int, match.groups())) for match in found if match})
+    matches = (re.fullmatch(rf"{text}(?:\.weight|\.bias)?", each) for each in left)
+    return sorted({tuple(map(int, match.groups())) for match in matches if match})
 
 
 def _checked(

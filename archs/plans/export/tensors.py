@@ -29,7 +29,7 @@ def export_tensors(
     """
     generated = {tensor.name for generate in architecture.generated for tensor in generate(config)}
     left = movable({name: tensor for name, tensor in tensors.items() if name not in generated})
-    last = max((int(found[1]) for name in left if (found := LAYER_NUMBER.match(name))), default=-1)
+    last = max((int(match[1]) for name in left if (match := LAYER_NUMBER.match(name))), default=-1)
     layers = range(max(layer_count(architecture, config), last + 1))
     legacy = names(tensors) if callable(names := architecture.legacy_names) else names
     source: dict[str, Tensor] = {}
@@ -128,12 +128,12 @@ def _joined(inverses: list[Invertible], parts: list[Tensor], config: Config) -> 
 def _unstacked(name: str, tensor: Tensor) -> dict[str, Tensor]:
     """Return each expert's matrix."""
     flat, each = reshape(tensor, (tensor.rows, tensor.width)), math.prod(tensor.shape[1:-1])
-    found = {}
+    experts = {}
     for expert in range(tensor.shape[0]):
         rows = take(flat, np.arange(expert * each, (expert + 1) * each))
         own = name.replace("{e}", str(expert)).replace("{j}", str(expert))
-        found[own] = replace(rows, shape=tensor.shape[1:]).renamed(own)
-    return found
+        experts[own] = replace(rows, shape=tensor.shape[1:]).renamed(own)
+    return experts
 
 
 def _from_scalars(

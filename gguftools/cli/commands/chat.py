@@ -8,26 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..generation_options import (
-    SAMPLING_PANEL,
-    BadWords,
-    CacheTypeName,
-    Ctx,
-    FrequencyPenalty,
-    GrammarFile,
-    JsonSchema,
-    MinP,
-    PresencePenalty,
-    RepeatLastN,
-    RepeatPenalty,
-    Samplers,
-    SamplingOption,
-    Seed,
-    Stop,
-    Temp,
-    TopK,
-    TopP,
-)
+from ..generation_options import SAMPLING_PANEL, CacheTypeName, Ctx, SamplingOptions
 
 EXAMPLES = (
     "gguftools chat model.gguf",
@@ -45,62 +26,31 @@ def chat(
         int | None, Option("--predict", "-n", min=1, help="Maximum number of tokens to generate: for each answer.")
     ] = None,
     ctx: Ctx = None,
-    temp: Temp = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    samplers: Samplers = None,
-    sampling: SamplingOption = None,
-    repeat_last_n: RepeatLastN = None,
-    repeat_penalty: RepeatPenalty = None,
-    presence_penalty: PresencePenalty = None,
-    frequency_penalty: FrequencyPenalty = None,
-    seed: Seed = None,
-    stop: Stop = None,
-    bad_words: BadWords = None,
-    grammar: GrammarFile = None,
-    json_schema: JsonSchema = None,
+    *,
+    sampling: SamplingOptions,
     cache_type: CacheTypeName = "f32",
     threads: int | None = None,
 ) -> None:
     from runtime.kv_cache import as_cache_type
 
-    from ...measurement.perplexity import context_warning
     from ...models.generation import GenerateOptions
     from ...models.model import opened_gguf
     from ..conversation import converse
-    from ..generation_options import rules_of, sampling_of
     from ..streaming import prompt_progress
-    from ..ui import note, note_differences, note_slow_products
+    from ..ui import note_before_running
 
     source = opened_gguf(model)
-    given = {
-        "temperature": temp,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "samplers": samplers,
-        "seed": seed,
-        "repeat_last_n": repeat_last_n,
-        "repeat_penalty": repeat_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "bad_words": bad_words,
-    }
-    parameters = sampling_of(source.metadata, given, sampling, {})
-    note_slow_products(threads)
-    note_differences(source.metadata)
-    if ctx is not None and (warning := context_warning(source, ctx)):
-        note(f"warning: {warning}")
+    parameters = sampling.parameters(source.metadata)
+    note_before_running(source, threads, ctx)
     with prompt_progress() as progress:
         options = GenerateOptions(
             parameters,
             max_tokens=n,
-            stop=stop or (),
+            stop=sampling.stop or (),
             context=ctx,
             cache_type=as_cache_type(cache_type),
             threads=threads,
             progress=progress,
-            **rules_of(grammar, json_schema),
+            **sampling.rules(),
         )
         converse(source.chat(options, system=system))

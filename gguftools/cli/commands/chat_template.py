@@ -27,33 +27,29 @@ def chat_template(
     ] = None,
     json: bool = False,
 ) -> None:
-    from ...inspection.templates import compare_templates, rendered_texts
-    from ...models.model import open as open_model
-    from ...models.model import opened_gguf
-    from ...writing.report import verdict_word
+    from ...inspection.templates import chat_template as render
+    from ...inspection.templates import compare_chat_templates
     from ..ui import print_json, print_line
 
-    source = opened_gguf(model)
     if against is None:
-        texts = rendered_texts(source, messages)
+        report = render(model, messages)
         if json:
-            print_json({"file": str(model), "texts": [each.as_dict() for each in texts]})
+            print_json(report)
             return
-        for each in texts:
+        for each in report.texts:
             print_line(f"# {each.name}" + (f": refused: the chat template {each.error}" if each.error else ""))
             if each.text is not None:
                 print_line(each.text, keep="\n\t")
         sys.stdout.flush()
         return
-    found = compare_templates(source, open_model(against), messages)
+    found = compare_chat_templates(model, against, messages)
     if json:
-        about = {"file": str(model), "other": str(against), "verdict": verdict_word(not found)}
-        print_json(about | {"differences": found})
-    elif not found:
+        print_json(found)
+    elif found.equal:
         print_line("all texts are the same")
-    for name, lines in () if json else found.items():
+    for name, lines in () if json else found.differences.items():
         print_line(f"# {name}")
         for line in lines:
             print_line(line, keep="\t")
-    if found:
+    if not found.equal:
         raise Exit(1)

@@ -21,12 +21,11 @@ def demo(
     overwrite: bool = False,
     json: bool = False,
 ) -> None:
-    from ...demo import demo as run
-    from ...demo import example
+    from ...conversion.demo import demo as run
     from ..ui import note, note_slow_products, print_table, said, size
 
     note_slow_products(None)
-    rows = run(model or example("austen-4m"), file or example("persuasion.txt"), output, step=note, overwrite=overwrite)
+    rows = run(model, file, output, overwrite=overwrite, step=note)
     if said(rows, json, [row.file for row in rows]):
         return
     cells = [

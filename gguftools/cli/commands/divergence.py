@@ -4,6 +4,8 @@ Prints a table with KL divergence, perplexity and top-token agreement of each fi
 """
 
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,10 +23,36 @@ EXAMPLES = (
 )
 GROUP = "Measure"
 PANELS = {
-    "Report": ("html", "markdown", "json", "worst", "fail_above"),
+    "Report": ("worst", "fail_above", "html", "markdown", "json"),
     "Saved base": ("save_base", "top_k", "with_output", "base_model"),
     "Expert options": ("round_activations", "precision", "record"),
 }
+
+
+@dataclass(frozen=True)
+class BaseOptions:
+    """How the base's logits are saved, or read again."""
+
+    save_base: Annotated[
+        str | None, Option(metavar="PATH", help="Save the base's logits: compact as .gguf, else in llama.cpp's form.")
+    ] = None
+    top_k: Annotated[
+        int | None, Option(min=1, metavar="K", help="Top-k: store only the K most likely tokens in a .gguf base.")
+    ] = None
+    with_output: Annotated[bool, "Store the output matrix in a .gguf base."] = False
+    base_model: Annotated[
+        Path | None, Option(metavar="FILE", help="Model with the output matrix that a .gguf base refers to.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """How the result is printed or written."""
+
+    worst: Annotated[int, Option(min=0, max=20, help="Show the N predictions that diverge most.")] = 0
+    html: str | None = None
+    markdown: bool = False
+    json: bool = False
 
 
 def divergence(
@@ -41,106 +69,79 @@ def divergence(
     scheduler: str | None = None,
     round_activations: bool = False,
     precision: str = "float32",
-    save_base: Annotated[
-        str | None, Option(metavar="PATH", help="Save the base's logits: compact as .gguf, else in llama.cpp's form.")
-    ] = None,
-    top_k: Annotated[
-        int | None, Option(min=1, metavar="K", help="Top-k: store only the K most likely tokens in a .gguf base.")
-    ] = None,
-    with_output: Annotated[bool, "Store the output matrix in a .gguf base."] = False,
-    base_model: Annotated[
-        Path | None, Option(metavar="FILE", help="Model with the output matrix that a .gguf base refers to.")
-    ] = None,
+    *,
+    saved: BaseOptions,
     record: str | None = None,
     overwrite: bool = False,
-    worst: Annotated[int, Option(min=0, max=20, help="Show the N predictions that diverge most.")] = 0,
     fail_above: Annotated[
         str | None, Option(metavar="LIMITS", help="Exit code 1 if a KL figure is above, e.g. mean=0.02,p99_9=1.")
     ] = None,
-    html: str | None = None,
-    markdown: bool = False,
-    json: bool = False,
+    shown: ReportOptions,
 ) -> None:
-    from quants.errors import GgufToolsError
-
     from ...measurement.divergence import divergence as measure
-    from ...measurement.divergence_report import exceeded, parse_limits
+    from ...measurement.divergence_report import parse_limits
     from ...measurement.options import DivergenceOptions
-    from ...measurement.perplexity import context_warning
-    from ...measurement.record import check_apart, remove_record
+    from ...measurement.progress_record import check_apart, remove_record
     from ...measurement.texts import named_texts
-    from ..ui import note, note_slow_products, print_error, print_line, said, shared_work, window_progress
+    from ..ui import note_slow_products, shared_work, warn_of_context, window_progress
 
-    limits = {} if fail_above is None else parse_limits(fail_above)
+    models, limits = others or [], {} if fail_above is None else parse_limits(fail_above)
     named = None if texts is None else named_texts(texts, chat)
-    reads = [base, *(others or ()), *(each.path for each in named or ()), *([base_model] if base_model else [])]
-    _check_report(html, markdown, others, overwrite, save_base, reads)
-    check_apart(record, save_base, html)
-    for model in others or ():
-        if ctx is not None and (warning := context_warning(model, ctx)):
-            note(f"warning: {warning}")
+    reads = [base, *models, *(each.path for each in named or ()), *([saved.base_model] if saved.base_model else [])]
+    _check_report(shown, models, overwrite, saved.save_base, reads)
+    check_apart(record, saved.save_base, shown.html)
+    for model in models:
+        if warn_of_context(model, ctx):
             break
     note_slow_products(threads)
-    bar = window_progress(f"measure {len(others or ())} beside {base.name}", "mean KL")
+    bar = window_progress(f"measure {len(models)} beside {base.name}", "mean KL")
     with shared_work(workers, scheduler) as executor, bar as progress:
-        report = measure(
-            base,
-            *(others or ()),
-            text=named,
-            n_ctx=ctx,
-            chunks=chunks,
-            threads=threads,
-            options=DivergenceOptions(
-                chat=chat,
-                precision="llama.cpp" if round_activations else precision,
-                base_model=base_model,
-                save_base=save_base,
-                top_k=top_k,
-                with_output=with_output,
-                record=record,
-                keep_record=True,
-                overwrite=overwrite,
-                executor=executor,
-            ),
-            progress=progress,
+        options = DivergenceOptions(
+            chat=chat,
+            precision="llama.cpp" if round_activations else precision,
+            **vars(saved),
+            record=record,
+            keep_record=True,
+            overwrite=overwrite,
+            executor=executor,
         )
-    if html is not None:
-        _write_html(report, html, overwrite, reads, threads)
-    if markdown:
-        from ...publish.report.card import markdown as table
-
-        said(report, False)
-        print_line(table(report.as_dict()).rstrip("\n"), keep="\n")
-    elif not said(report, json):
-        _print(report, worst)
-    sys.stdout.flush()
+        how: Any = {"n_ctx": ctx, "chunks": chunks, "threads": threads, "options": options, "progress": progress}
+        report = measure(base, *models, text=named, **how)
+    if shown.html is not None:
+        _write_html(report, shown.html, overwrite, reads, threads)
+    _print(report, shown)
     remove_record(record)
+    _check_limits(report, limits)
+
+
+def _check_report(
+    shown: ReportOptions, models: Sequence[Path], overwrite: bool, save_base: str | None, reads: list[Path]
+) -> None:
+    """End the program, before anything is measured, where no report could be written in the end."""
+    from ..ui import usage
+
+    if (shown.html is not None or shown.markdown) and not models:
+        usage("a report needs files that are compared with the base", "name one or more files after the base")
+    if overwrite and shown.html is None and save_base is None:
+        usage("--overwrite needs --save-base or --html", "add one of them, or leave it out")
+    if shown.html is not None:
+        from ...publish.report.page import check_html_target
+
+        check_html_target(shown.html, overwrite, reads)
+
+
+def _check_limits(report: "DivergenceReport", limits: "Mapping[str, float]") -> None:
+    """Print an error for each figure above its limit, and exit with code 1 if there are any."""
+    from quants.errors import GgufToolsError
+
+    from ...measurement.divergence_report import exceeded
+    from ..ui import print_error
+
     above = exceeded(report, limits)
     for line in above:
         print_error(GgufToolsError(line))
     if above:
         raise Exit(1)
-
-
-def _check_report(
-    html: str | None,
-    markdown: bool,
-    others: list[Path] | None,
-    overwrite: bool,
-    save_base: str | None,
-    reads: list[Path],
-) -> None:
-    """End the program, before anything is measured, where no report could be written in the end."""
-    from ..ui import usage
-
-    if (html is not None or markdown) and not others:
-        usage("a report needs files that are compared with the base", "name one file or more behind it")
-    if overwrite and html is None and save_base is None:
-        usage("--overwrite needs --save-base or --html", "add one of them, or leave it out")
-    if html is not None:
-        from ...publish.report.page import check_html_target
-
-        check_html_target(html, overwrite, reads)
 
 
 def _write_html(report: "DivergenceReport", html: str, overwrite: bool, reads: list[Path], threads: int | None) -> None:
@@ -154,8 +155,21 @@ def _write_html(report: "DivergenceReport", html: str, overwrite: bool, reads: l
     write_html(data, html, overwrite=overwrite, reads=reads)
 
 
-def _print(report: "DivergenceReport", worst: int) -> None:
-    """Each file's figures, in llama-perplexity's order; of several a table of all at the end."""
+def _print(report: "DivergenceReport", shown: ReportOptions) -> None:
+    from ..ui import print_line, said
+
+    if shown.markdown:
+        from ...publish.report.card import markdown
+
+        said(report, False)
+        print_line(markdown(report.as_dict()).rstrip("\n"), keep="\n")
+    elif not said(report, shown.json):
+        _print_files(report, shown.worst)
+    sys.stdout.flush()
+
+
+def _print_files(report: "DivergenceReport", worst: int) -> None:
+    """Print each file's figures, in llama-perplexity's order; of several a table of all at the end."""
     from ..ui import print_line, print_table
 
     windows, scored = (sum(getattr(text, name) for text in report.texts) for name in ("windows", "scored"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit, Option
 
 if TYPE_CHECKING:
-    from ...lab.drafts import AtTemperature, DraftCheckReport, DraftFigures
+    from ...lab.drafts import DraftCheckReport, DraftFigures, TemperatureFigures
 
 EXAMPLES = (
     "gguftools draft-check model-Q8_0.gguf model-Q2_K.gguf",
@@ -44,8 +44,8 @@ def draft_check(
     markdown: bool = False,
     json: bool = False,
 ) -> None:
+    from ...lab.drafts import TEMPERATURES, DraftCheckOptions
     from ...lab.drafts import draft_check as check
-    from ...measurement.options import TEMPERATURES, DraftCheckOptions
     from ...measurement.texts import named_texts
     from ...models.model import opened_gguf
     from ..ui import note_slow_products, said, usage, window_progress
@@ -117,7 +117,7 @@ def _print(report: "DraftCheckReport", markdown: bool) -> None:
         print_line(line)
 
 
-def _row(draft: "DraftFigures", at: "AtTemperature") -> tuple[str, ...]:
+def _row(draft: "DraftFigures", at: "TemperatureFigures") -> tuple[str, ...]:
     length = at.draft_length or 1
     shown = at.tokens_per_cycle[length - 1 : length]
     return (
@@ -132,7 +132,7 @@ def _row(draft: "DraftFigures", at: "AtTemperature") -> tuple[str, ...]:
     )
 
 
-def _simulated(draft: "DraftFigures", at: "AtTemperature") -> tuple[str, ...]:
+def _simulated(draft: "DraftFigures", at: "TemperatureFigures") -> tuple[str, ...]:
     run = at.simulation
     if run is None:
         return (_short(draft), f"{at.temperature:g}", *[""] * 8)

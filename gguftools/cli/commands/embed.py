@@ -48,28 +48,28 @@ def embed(
 
     from ...io.atomic import NOTHING
     from ...metadata.prompts import texts_of
+    from ...models.embedding import embed as run
     from ...models.model import opened_gguf
-    from ...writing.vectors import check_output, write_vectors
+    from ...writing.vectors import check_output
     from .. import terminal
-    from ..ui import note_differences, note_slow_products, print_json, print_line, said, window_progress
+    from ..ui import note_before_running, print_line, said, window_progress
 
     source = opened_gguf(model)
     chosen = file_pooling(source.metadata) if pooling is None else pooling_named(pooling)
     texts = texts_of(prompt, prompts, pairs=chosen == "rank" and scores_pairs(source.metadata))
     reads = NOTHING.also([*source.files, prompts])
     target = None if output is None else check_output(output, reads, overwrite)
-    note_slow_products(threads)
-    note_differences(source.metadata)
+    note_before_running(source, threads)
     with window_progress(f"read {len(texts)} texts") as progress:
-        found = source.embed(
-            texts, pooling=pooling, normalize=normalize, truncate=truncate, threads=threads, progress=progress
+        report = run(
+            source, texts, pooling=pooling, normalize=normalize, truncate=truncate, threads=threads, progress=progress
         )
-    if target is not None:
-        write_vectors(found, target, reads, overwrite)
-    said(found, False)
-    if json:
-        print_json({"file": str(model), "output": output} | found.as_dict(vectors=target is None))
-    elif target is None:
+    if output is not None:
+        report = report.save(output, overwrite=overwrite, reads=[prompts] if prompts else [])
+    if said(report, json):
+        return
+    found = report.embeddings
+    if output is None:
         _print(found)
     else:
         rows, width = found.vectors.shape

@@ -40,16 +40,15 @@ def evaluate(
 ) -> None:
     from ...measurement.evaluation import evaluate as measure
     from ...measurement.options import EvaluationOptions
-    from ...measurement.record import remove_record
+    from ...measurement.progress_record import remove_record
     from ...models.model import opened_gguf
-    from ..ui import note_differences, note_slow_products, said, usage, window_progress
+    from ..ui import note_before_running, said, usage, window_progress
 
     if hellaswag is None and winogrande is None and multiple_choice is None:
         usage("no benchmark is given", "add --hellaswag FILE, --winogrande FILE or --multiple-choice FILE")
-    note_slow_products(threads)
     opened = [opened_gguf(each) for each in models]
     for each in opened:
-        note_differences(each.metadata)
+        note_before_running(each, threads)
     what = models[0].name if len(models) == 1 else f"{len(models)} files"
     with window_progress(f"evaluate {what}", "score") as progress:
         result = measure(

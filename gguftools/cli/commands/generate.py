@@ -3,31 +3,18 @@
 Prints the text as it comes on standard output, speeds on standard error.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from ..generation_options import (
-    SAMPLING_PANEL,
-    BadWords,
-    CacheTypeName,
-    Ctx,
-    FrequencyPenalty,
-    GrammarFile,
-    JsonSchema,
-    MinP,
-    PresencePenalty,
-    RepeatLastN,
-    RepeatPenalty,
-    Samplers,
-    SamplingOption,
-    Seed,
-    Stop,
-    Temp,
-    TopK,
-    TopP,
-)
+from ..generation_options import SAMPLING_PANEL, CacheTypeName, Ctx, SamplingOptions
+
+if TYPE_CHECKING:
+    from runtime.speculation.parameters import Drafting
+
+    from ...models.model import Model
 
 EXAMPLES = (
     'gguftools generate model.gguf -p "It is a truth" -n 64',
@@ -43,16 +30,16 @@ PANELS = {
     **SAMPLING_PANEL,
     "Output": (
         "include_stop_str_in_output",
-        "logprobs",
-        "prompt_logprobs",
-        "truncate_prompt_tokens",
-        "special",
         "samples",
         "best_of",
         "beam_width",
         "length_penalty",
         "early_stopping",
         "parallel",
+        "logprobs",
+        "prompt_logprobs",
+        "truncate_prompt_tokens",
+        "special",
     ),
     "Speculative decoding": (
         "draft",
@@ -65,6 +52,111 @@ PANELS = {
     ),
     "Images and audio": ("mmproj", "image", "audio", "image_tokens"),
 }
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """How many texts are generated of a prompt, and what is printed of each."""
+
+    include_stop_str_in_output: Annotated[bool, "Keep the stop text that ended the answer."] = False
+    samples: Annotated[int, Option(min=1, help="Texts per prompt, with --seed and the numbers after it.")] = 1
+    best_of: Annotated[
+        int | None, Option(min=1, metavar="N", help="Generate N texts, and print the --samples most likely ones.")
+    ] = None
+    beam_width: Annotated[
+        int | None, Option(min=1, metavar="N", help="Beam search with N beams, in place of sampling.")
+    ] = None
+    length_penalty: Annotated[float, "With --beam-width: below 1, favour short texts; above, long ones."] = 1.0
+    early_stopping: Annotated[bool, "With --beam-width: stop as soon as N texts have ended."] = False
+    parallel: Annotated[int, Option("--parallel", "-np", min=1, metavar="N", help="Texts generated in one batch.")] = 4
+    logprobs: Annotated[
+        int | None, Option(metavar="K", min=0, help="With --json: log-probability of each token, and of the top K.")
+    ] = None
+    prompt_logprobs: Annotated[
+        int | None, Option(metavar="K", min=0, help="With --json: the same for each token of the prompt.")
+    ] = None
+    truncate_prompt_tokens: Annotated[
+        int | None, Option(metavar="N", min=-1, help="Read only the last N tokens of a prompt (-1 = as many as fit).")
+    ] = None
+    special: Annotated[bool, "Include special tokens: print them by their names."] = False
+
+    def library_options(self) -> dict[str, Any]:
+        """Return them as options of the library."""
+        return {
+            "include_stop_str_in_output": self.include_stop_str_in_output,
+            "skip_special_tokens": not self.special,
+            "n": self.samples,
+            "best_of": self.best_of,
+            "beam_width": self.beam_width,
+            "length_penalty": self.length_penalty,
+            "early_stopping": self.early_stopping,
+            "parallel": 1 if self.best_of is None else self.parallel,
+            "prompt_logprobs": self.prompt_logprobs,
+            "truncate_prompt_tokens": self.truncate_prompt_tokens,
+        }
+
+
+@dataclass(frozen=True)
+class DraftOptions:
+    """What drafts tokens for speculative decoding, and how."""
+
+    draft: Annotated[
+        Path | None, Option(metavar="FILE", help="Draft model for speculative decoding, with the same vocabulary.")
+    ] = None
+    draft_lookup: Annotated[bool, "Draft by prompt lookup (n-grams of the text so far)."] = False
+    draft_mtp: Annotated[bool, "Draft with the model's own MTP layer."] = False
+    draft_max: Annotated[
+        int | None, Option(min=1, metavar="N", help="Maximum number of drafted tokens: 3, or 15 with --draft-lookup.")
+    ] = None
+    draft_min_p: Annotated[
+        float | None, Option(min=0, max=1, help="Stop drafting below this probability (default 0).")
+    ] = None
+    draft_tree: Annotated[
+        int | None, Option(min=1, metavar="K", help="Candidates for each place of a draft (default 1).")
+    ] = None
+    draft_typical: Annotated[bool, "Accept drafts by Medusa's typical acceptance, which is not exact."] = False
+
+    def source(self) -> "str | Model | None":
+        """Return the draft model, or the name of another way of drafting; None where nothing drafts."""
+        from ...models.model import opened_gguf
+
+        if self.draft is not None:
+            return opened_gguf(self.draft)
+        return "lookup" if self.draft_lookup else "mtp" if self.draft_mtp else None
+
+    def parameters(self) -> "Drafting":
+        from runtime.speculation.parameters import Drafting
+
+        return Drafting(self.draft_max, self.draft_min_p or 0.0, self.draft_tree or 1, self.draft_typical)
+
+
+@dataclass(frozen=True)
+class MediaOptions:
+    """Images and audio for the prompt, and what encodes them."""
+
+    mmproj: Annotated[
+        Path | None, Option(metavar="FILE", help="Vision/audio encoder (mmproj): what `convert --mmproj` writes.")
+    ] = None
+    image: Annotated[list[Path] | None, "Image for the prompt: at <__media__> or <__image__>, or in front of it."] = (
+        None
+    )
+    audio: Annotated[
+        list[Path] | None, "WAV file for the prompt: at <__media__> or <__audio__>, or in front of it."
+    ] = None
+    image_tokens: Annotated[
+        int | None, Option(min=1, metavar="N", help="Tokens of an image at most, where its size is free.")
+    ] = None
+
+    def library_options(self) -> dict[str, Any]:
+        """Return them as options of the library."""
+        from ...models.model import opened_gguf
+
+        return {
+            "projector": None if self.mmproj is None else opened_gguf(self.mmproj),
+            "images": self.image or (),
+            "audio": self.audio or (),
+            "image_tokens": self.image_tokens,
+        }
 
 
 def generate(
@@ -80,140 +172,47 @@ def generate(
     ctx: Ctx = None,
     chat: Annotated[bool, "Apply the file's chat template: prompts are messages of the user."] = False,
     system: Annotated[str | None, "System message: with --chat."] = None,
-    temp: Temp = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    samplers: Samplers = None,
-    sampling: SamplingOption = None,
-    repeat_last_n: RepeatLastN = None,
-    repeat_penalty: RepeatPenalty = None,
-    presence_penalty: PresencePenalty = None,
-    frequency_penalty: FrequencyPenalty = None,
-    seed: Seed = None,
-    stop: Stop = None,
-    include_stop_str_in_output: Annotated[bool, "Keep the stop text that ended the answer."] = False,
-    bad_words: BadWords = None,
+    *,
+    sampling: SamplingOptions,
     ignore_eos: Annotated[bool, "Never generate a token that ends the text."] = False,
-    grammar: GrammarFile = None,
-    json_schema: JsonSchema = None,
-    samples: Annotated[int, Option(min=1, help="Texts per prompt, with --seed and the numbers after it.")] = 1,
-    best_of: Annotated[
-        int | None, Option(min=1, metavar="N", help="Generate N texts, and print the --samples most likely ones.")
-    ] = None,
-    beam_width: Annotated[
-        int | None, Option(min=1, metavar="N", help="Beam search with N beams, in place of sampling.")
-    ] = None,
-    length_penalty: Annotated[float, "With --beam-width: below 1, favour short texts; above, long ones."] = 1.0,
-    early_stopping: Annotated[bool, "With --beam-width: stop as soon as N texts have ended."] = False,
-    parallel: Annotated[int, Option("--parallel", "-np", min=1, metavar="N", help="Texts generated in one batch.")] = 4,
-    logprobs: Annotated[
-        int | None, Option(metavar="K", min=0, help="With --json: log-probability of each token, and of the top K.")
-    ] = None,
-    prompt_logprobs: Annotated[
-        int | None, Option(metavar="K", min=0, help="With --json: the same for each token of the prompt.")
-    ] = None,
-    truncate_prompt_tokens: Annotated[
-        int | None, Option(metavar="N", min=-1, help="Read only the last N tokens of a prompt (-1 = as many as fit).")
-    ] = None,
+    output: OutputOptions,
     cache_type: CacheTypeName = "f32",
-    special: Annotated[bool, "Include special tokens: print them by their names."] = False,
-    draft: Annotated[
-        Path | None, Option(metavar="FILE", help="Draft model for speculative decoding, with the same vocabulary.")
-    ] = None,
-    draft_lookup: Annotated[bool, "Draft by prompt lookup (n-grams of the text so far)."] = False,
-    draft_mtp: Annotated[bool, "Draft with the model's own MTP layer."] = False,
-    draft_max: Annotated[
-        int | None, Option(min=1, metavar="N", help="Maximum number of drafted tokens: 3, or 15 with --draft-lookup.")
-    ] = None,
-    draft_min_p: Annotated[
-        float | None, Option(min=0, max=1, help="Stop drafting below this probability (default 0).")
-    ] = None,
-    draft_tree: Annotated[
-        int | None, Option(min=1, metavar="K", help="Candidates for each place of a draft (default 1).")
-    ] = None,
-    draft_typical: Annotated[bool, "Accept drafts by Medusa's typical acceptance, which is not exact."] = False,
-    mmproj: Annotated[
-        Path | None, Option(metavar="FILE", help="Vision/audio encoder (mmproj): what `convert --mmproj` writes.")
-    ] = None,
-    image: Annotated[
-        list[Path] | None, "Image for the prompt: at <__media__> or <__image__>, or in front of it."
-    ] = None,
-    audio: Annotated[
-        list[Path] | None, "WAV file for the prompt: at <__media__> or <__audio__>, or in front of it."
-    ] = None,
-    image_tokens: Annotated[
-        int | None, Option(min=1, metavar="N", help="Tokens of an image at most, where its size is free.")
-    ] = None,
+    drafting: DraftOptions,
+    media: MediaOptions,
     threads: int | None = None,
     json: bool = False,
 ) -> None:
     from runtime.batched_generation import written_together
     from runtime.kv_cache import as_cache_type
-    from runtime.speculation.parameters import Drafting
 
-    from ...measurement.perplexity import context_warning
     from ...metadata.prompts import prompts_of
     from ...models.generation import GenerateOptions
-    from ...models.model import Model, opened_gguf
-    from ..generation_options import rules_of, sampling_of
+    from ...models.model import opened_gguf
     from ..streaming import prompt_progress, stream
-    from ..ui import note, note_differences, note_slow_products
-    from ..ui import usage as wrong_call
+    from ..ui import note_before_running, usage
 
     if (prompt is None) == (prompts is None):
-        wrong_call("give one of --prompt and --prompts", "the prompt, or a file of several")
+        usage("give one of --prompt and --prompts", "the prompt, or a file of several")
     source = opened_gguf(model)
-    given = {
-        "temperature": temp,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "samplers": samplers,
-        "seed": seed,
-        "repeat_last_n": repeat_last_n,
-        "repeat_penalty": repeat_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "bad_words": bad_words,
-    }
-    parameters = sampling_of(source.metadata, given, sampling, {"ignore_eos": ignore_eos, "logprobs": logprobs})
-    rules = rules_of(grammar, json_schema)
+    parameters = sampling.parameters(source.metadata, ignore_eos=ignore_eos, logprobs=output.logprobs)
+    rules = sampling.rules()
     texts = prompts_of(prompt, prompts, chat, system)
-    by: str | Model | None = "lookup" if draft_lookup else "mtp" if draft_mtp else None
-    by = by if draft is None else opened_gguf(draft)
-    drafting = None if by is None else Drafting(draft_max, draft_min_p or 0.0, draft_tree or 1, draft_typical)
-    projector = None if mmproj is None else opened_gguf(mmproj)
-    note_slow_products(threads)
-    note_differences(source.metadata)
-    if ctx is not None and (warning := context_warning(source, ctx)):
-        note(f"warning: {warning}")
+    drafts, encoded = drafting.source(), media.library_options()
+    note_before_running(source, threads, ctx)
     with prompt_progress() as progress:
         options = GenerateOptions(
             parameters,
             max_tokens=n,
-            stop=stop or (),
-            include_stop_str_in_output=include_stop_str_in_output,
-            skip_special_tokens=not special,
-            n=samples,
-            best_of=best_of,
-            beam_width=beam_width,
-            length_penalty=length_penalty,
-            early_stopping=early_stopping,
-            parallel=1 if best_of is None else parallel,
-            prompt_logprobs=prompt_logprobs,
-            truncate_prompt_tokens=truncate_prompt_tokens,
+            stop=sampling.stop or (),
             **rules,
+            **output.library_options(),
             context=ctx,
             cache_type=as_cache_type(cache_type),
             threads=threads,
             progress=progress,
-            draft=by,
-            drafting=drafting,
-            images=image or (),
-            projector=projector,
-            image_tokens=image_tokens,
-            audio=audio or (),
+            draft=drafts,
+            drafting=None if drafts is None else drafting.parameters(),
+            **encoded,
         )
         one_by_one = (text for each in texts for text in source.generate_samples(each, options))
-        stream(written_together(one_by_one, parallel), model, samples * len(texts), json)
+        stream(written_together(one_by_one, output.parallel), model, output.samples * len(texts), json)

@@ -4,14 +4,16 @@ With --values, runs a text and shows each node's values, as llama-eval-callback 
 node that differs from another run.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
 if TYPE_CHECKING:
-    from ...inspection.graph import Alike, GraphNode, ModelGraph
+    from ...inspection.graph import GraphNode, LayerGroup, ModelGraph
     from ...lab.graph_values import Cause, Comparison, NodeDifference, NodeValues
+    from ...models.model import Model
 
 EXAMPLES = (
     "gguftools graph model.gguf",
@@ -27,84 +29,92 @@ MOST_WEIGHTS = 4  # that are shown of a node; --json has all
 MOST_KEYS = 6
 
 
-def graph(
-    model: Annotated[Path, Argument(help="GGUF file (of a split set, any shard).")],
-    layer: Annotated[int | None, Option(min=0, help="Show one layer only.")] = None,
-    all: Annotated[bool, "Include all: layers that are built alike, too."] = False,
-    dot: Annotated[bool, "Print the graph for Graphviz."] = False,
-    values: Annotated[bool, "Run a text and show each node's values."] = False,
+@dataclass(frozen=True)
+class ValueOptions:
+    """What is run for values, and what is done with them."""
+
+    values: Annotated[bool, "Run a text and show each node's values."] = False
     against: Annotated[
         Path | None,
         Option(
             help="Hugging Face folder or GGUF file to compare with: or a file of --save, or llama-eval-callback's"
             " output; prints the first node that differs."
         ),
-    ] = None,
-    save: Annotated[str | None, Option(metavar="FILE", help="Run a text and write all values to a .npz file.")] = None,
-    prompt: Annotated[str | None, Option("--prompt", "-p", help="Prompt (- for stdin).")] = None,
-    tokens: Annotated[str | None, Option(metavar="ID,…", help="Token ids to run, e.g. 1,15043,3186.")] = None,
+    ] = None
+    save: Annotated[str | None, Option(metavar="FILE", help="Run a text and write all values to a .npz file.")] = None
+    prompt: Annotated[str | None, Option("--prompt", "-p", help="Prompt (- for stdin).")] = None
+    tokens: Annotated[str | None, Option(metavar="ID,…", help="Token ids to run, e.g. 1,15043,3186.")] = None
     tolerance: Annotated[
         float | None, Option(min=0, help="Difference to report, in standard deviations (default 0.001).")
-    ] = None,
-    precision: str = "float32",
-    overwrite: bool = False,
-    threads: int | None = None,
+    ] = None
+    precision: str = "float32"
+    overwrite: bool = False
+    threads: int | None = None
+
+
+def graph(
+    model: Annotated[Path, Argument(help="GGUF file (of a split set, any shard).")],
+    layer: Annotated[int | None, Option(min=0, help="Show one layer only.")] = None,
+    all: Annotated[bool, "Include all: layers that are built alike, too."] = False,
+    dot: Annotated[bool, "Print the graph for Graphviz."] = False,
+    *,
+    run: ValueOptions,
     json: bool = False,
 ) -> None:
     from ...inspection.graph import graph as graph_of
     from ...models.model import opened_gguf
-    from ..ui import usage
+    from ..ui import print_json, print_line, usage
 
-    if layer is not None and (all or against):
+    if layer is not None and (all or run.against):
         usage(f"--layer cannot be combined with {'--all' if all else '--against'}", "choose one layer or all of them")
 
     source = opened_gguf(model)
     shown = graph_of(source)
     if layer is not None:
         shown = shown.of_layer(layer)
-    if not (values or save or against):
+    if not (run.values or run.save or run.against):
         _print_graph(shown, all or layer is not None, dot, json)
         return
+    values, comparison = _run(source, run)
+    if json:
+        print_json(values if comparison is None else comparison)
+    elif comparison is not None:
+        _print_comparison(comparison, shown, all)
+    elif run.values and values is not None:
+        _print_values(values, shown, layer)
+    if run.save is not None and values is not None and not json:
+        print_line(f"{run.save}: {len(values.values)} values of {len(values.tokens)} tokens")
+    if comparison is not None and not comparison.equal:
+        raise Exit(1)
+
+
+def _run(source: "Model", run: ValueOptions) -> "tuple[NodeValues | None, Comparison | None]":
+    """Run the text, save the values and compare them, as far as each is asked for."""
     from ...io.atomic import InputFiles
     from ...lab.graph_values import TOLERANCE, check_output, compare_values, node_values
     from ...metadata.prompts import check_unicode, read_stdin
-    from ..ui import note_differences, note_slow_products, print_json, print_line
+    from ..ui import note_before_running, usage
 
-    text = read_stdin() if prompt == "-" else prompt
+    text = read_stdin() if run.prompt == "-" else run.prompt
     check_unicode(text or "")
-    given = _ids(tokens) if tokens is not None else text
-    if given is None and not against:
+    given = _ids(run.tokens) if run.tokens is not None else text
+    if given is None and not run.against:
         usage("there is no text to run", "give a text with -p, or ids with --tokens")
-    reads = InputFiles(option="--save").also([*source.files, against if against and against.is_file() else None])
-    target = None if save is None else check_output(save, overwrite, reads)
-    note_slow_products(threads)
-    note_differences(source.metadata)
-    found = None if given is None else node_values(source, given, precision=precision, threads=threads)
+    read = run.against if run.against and run.against.is_file() else None
+    reads = InputFiles(option="--save").also([*source.files, read])
+    target = None if run.save is None else check_output(run.save, run.overwrite, reads)
+    note_before_running(source, run.threads)
+    how: Any = {"precision": run.precision, "threads": run.threads}
+    values = None if given is None else node_values(source, given, **how)
     comparison = None
-    if against:
-        comparison = compare_values(
-            source,
-            against,
-            given,
-            tolerance=TOLERANCE if tolerance is None else tolerance,
-            precision=precision,
-            threads=threads,
-            values=found,
-        )
-        if found is None and target is not None:
-            found = node_values(source, comparison.tokens, precision=precision, threads=threads)
-    if target is not None and found is not None:
-        found.save(target, overwrite=overwrite, reads=reads)
-    if json:
-        print_json(comparison if comparison is not None else found)
-    elif comparison is not None:
-        _print_comparison(comparison, shown, all)
-    elif values and found is not None:
-        _print_values(found, shown, layer)
-    if target is not None and found is not None and not json:
-        print_line(f"{target}: {len(found.values)} values of {len(found.tokens)} tokens")
-    if comparison is not None and not comparison.equal:
-        raise Exit(1)
+    if run.against:
+        tolerance = TOLERANCE if run.tolerance is None else run.tolerance
+        comparison = compare_values(source, run.against, given, tolerance=tolerance, values=values, **how)
+        if values is None and target is not None:
+            values = node_values(source, comparison.tokens, **how)
+    if target is not None and values is not None:
+        values.save(target, overwrite=run.overwrite, reads=reads)
+    return values, comparison
 
 
 def _ids(text: str) -> tuple[int, ...]:
@@ -127,11 +137,11 @@ def _print_graph(shown: "ModelGraph", every: bool, dot: bool, json: bool) -> Non
             print_line(line)
         return
     columns = ("", "name", "operation", "inputs", "weights", "shape")
-    for each in shown.runs() if every else shown.folded():
+    for each in shown.groups() if every else shown.distinct_groups():
         print_table(_title(each), columns, [_row(node) for node in each.nodes], "r")
 
 
-def _title(each: "Alike") -> str | None:
+def _title(each: "LayerGroup") -> str | None:
     if each.layer is None:
         return None
     others = _ranges(each.others)
@@ -220,7 +230,7 @@ def _print_comparison(found: "Comparison", shown: "ModelGraph", every: bool) -> 
 def _is_shown(each: "NodeDifference", found: "Comparison", shown: "ModelGraph") -> bool:
     """What a layer gives, what stands around layers, and the nodes that are named below."""
     ends = {node.name for node in shown.nodes if node.layer is None}
-    ends |= {run.nodes[-1].name for run in shown.runs()}
+    ends |= {run.nodes[-1].name for run in shown.groups()}
     return each.name in ends or each in (found.first, found.jump)
 
 

@@ -37,18 +37,14 @@ def imatrix(
 ) -> None:
     from ...measurement.importance import imatrix
     from ...measurement.options import ImatrixOptions
-    from ...measurement.perplexity import context_warning
     from ...models.model import opened_gguf
     from ...writing.resume import left_behind
-    from ..ui import note, note_differences, note_slow_products, print_matrix, said, shared_work, window_progress
+    from ..ui import note, note_before_running, print_matrix, said, shared_work, window_progress
 
     source = opened_gguf(model)
-    if warning := context_warning(source, ctx):
-        note(f"warning: {warning}")
     for warning in left_behind([Path(output)], resume):
         note(f"warning: {warning}")
-    note_slow_products(threads)
-    note_differences(source.metadata)
+    note_before_running(source, threads, ctx)
     with shared_work(workers, scheduler) as executor, window_progress(f"read with {model.name}") as progress:
         matrix = imatrix(
             source,

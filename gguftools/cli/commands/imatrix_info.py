@@ -32,42 +32,30 @@ def imatrix_info(
     overwrite: bool = False,
     json: bool = False,
 ) -> None:
-    from ...io.atomic import InputFiles, check_target, output_path
+    from ...inspection.importance import imatrix_info as examine
+    from ...inspection.importance import merge_imatrices
     from ...models.model import model_of_weights
-    from ...quantization.imatrix import merge as merged
-    from ...quantization.imatrix import read_imatrix, write_imatrix
-    from ...quantization.imatrix_doctor import examine, filled
-    from ...quantization.imatrix_statistics import statistics
     from ..ui import note, print_json, print_line, print_matrix
 
-    target = None if merge is None else output_path(merge)
     model = None if check_model is None else model_of_weights(check_model)
-    reads = [*matrices, *([] if model is None else model.files)]
-    if target is not None:
-        check_target(target, InputFiles(option="--merge").also(reads), overwrite)
-    read = [read_imatrix(path) for path in matrices]
-    tensors = None if model is None else model.tensors
-    found = [examine(matrix, tensors) for matrix in read]
-    shown = []
-    for matrix, findings in zip(read, found, strict=True):
-        figures = statistics(matrix.entries, matrix.next_layers) if show_statistics else None
-        if json:
-            more = {"findings": [vars(finding) for finding in findings]}
-            shown.append(matrix.as_dict() | more | ({"statistics": figures.as_dict()} if figures else {}))
-            continue
-        print_matrix(matrix, findings)
-        if figures:
-            _print_statistics(figures)
-        if model is not None and not findings:
-            print_line(f"{matrix.path} has all that {model.path} needs")
+    found = [examine(path, model, statistics=show_statistics) for path in matrices]
+    merged = None
+    if merge is not None:
+        given = [each.matrix for each in found]
+        merged = merge_imatrices(
+            given, merge, fill=model if fill else None, min_rows=min_rows or 0, overwrite=overwrite
+        )
     if json:
-        print_json(shown[0] if len(shown) == 1 else shown)
-    if target is not None:
-        matrix, said = filled(merged(read), tensors if fill else None, min_rows or 0)
-        for line in said:
-            note(line)
-        write_imatrix(matrix, target, overwrite, reads)
-    if any(finding.severity == "error" for findings in found for finding in findings):
+        print_json(found[0] if len(found) == 1 else found)
+    for each in () if json else found:
+        print_matrix(each.matrix, each.findings)
+        if each.statistics:
+            _print_statistics(each.statistics)
+        if model is not None and not each.findings:
+            print_line(f"{each.matrix.path} has all that {model.path} needs")
+    for line in merged.remarks if merged else ():
+        note(line)
+    if any(each.has_errors for each in found):
         raise Exit(1)
 
 

@@ -3,7 +3,6 @@
 `patch make OLD NEW -o DELTA`, `patch apply OLD DELTA -o NEW`.
 """
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -30,15 +29,14 @@ def patch(
     overwrite: bool = False,
     json: bool = False,
 ) -> None:
-    from ...lab.patching import apply_patch, check_action, make_patch
+    from ...lab.patching import patch as run
     from ..ui import bytes_progress, print_line, print_traffic, said, size, usage
 
-    check_action(action)
     if trust and action == "make":
         usage("--trust goes with apply", "make verifies nothing: it reads both files")
-    run = make_patch if action == "make" else partial(apply_patch, trust=trust)
+    flags = {"trust": trust, "overwrite": overwrite, "dry_run": dry_run}
     with bytes_progress(f"patch {old.name}") as progress:
-        report = run(old, other, output, overwrite=overwrite, dry_run=dry_run, progress=progress)
+        report = run(action, old, other, output, **flags, progress=progress)  # type: ignore[arg-type]
     if said(report, json, [] if report.dry_run else report.paths):
         return
     verb = "would be" if report.dry_run else "is" if len(report.paths) == 1 else "and its other shards are"

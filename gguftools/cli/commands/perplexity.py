@@ -47,14 +47,13 @@ def perplexity(
     from ...measurement.perplexities import perplexities
     from ...measurement.perplexity import perplexity as measure
     from ...measurement.texts import named_texts
-    from ..ui import StepProgress, note_slow_products, said, usage, window_progress
+    from ..ui import StepProgress, said, usage, window_progress
 
     if running and len(models) > 1:
         usage("--running prints the values of one model", "name one model, or leave it out")
     _check_texts(models)
     named = named_texts(texts)
-    note_slow_products(threads)
-    sources, unopened = _opened(models, ctx)
+    sources, unopened = _opened(models, threads, ctx)
     chosen = "llama.cpp" if round_activations else precision
     options = PerplexityOptions(stride, chosen, sparse, not no_dense, profile)
     what = models[0].name if len(models) == 1 else f"{len(models)} files"
@@ -89,14 +88,13 @@ class _WindowPrinter:
             print(f"{done:5d}  {value:.4f}", flush=True)
 
 
-def _opened(models: Sequence[Path], ctx: int) -> "tuple[list[Model], list[FailedFile]]":
+def _opened(models: Sequence[Path], threads: int | None, ctx: int) -> "tuple[list[Model], list[FailedFile]]":
     """Open all, and say what is to be known of each; of several, those that can't be opened are left out."""
     from quants.errors import GgufToolsError
 
     from ...measurement.perplexities import FailedFile
-    from ...measurement.perplexity import context_warning
     from ...models.model import opened_gguf
-    from ..ui import note, note_differences
+    from ..ui import note_before_running
 
     sources, failed = [], []
     for model in models:
@@ -107,9 +105,7 @@ def _opened(models: Sequence[Path], ctx: int) -> "tuple[list[Model], list[Failed
                 raise
             failed.append(FailedFile(str(model), str(error)))
             continue
-        if warning := context_warning(source, ctx):
-            note(f"warning: {warning}")
-        note_differences(source.metadata)
+        note_before_running(source, threads, ctx)
         sources.append(source)
     return sources, failed
 

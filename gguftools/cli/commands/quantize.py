@@ -6,16 +6,18 @@ the best recipe of a given size.
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from ..options import complete
+from ..run_options import RunOptions
 
 if TYPE_CHECKING:
     from ...calibration.texts import Calibration
-    from ...writing.options import WriteOptions
+    from ...quantization.options import QuantizeOptions
 
 EXAMPLES = (
     "gguftools quantize model-f16.gguf Q4_K_M",
@@ -44,8 +46,8 @@ PANELS = {
         "tensor_type_file",
         "output_tensor_type",
         "token_embedding_type",
-        "leave_output_tensor",
         "pure",
+        "leave_output_tensor",
         "no_fallback",
     ),
     "Expert options": (
@@ -64,6 +66,83 @@ PANELS = {
 }
 
 
+@dataclass(frozen=True)
+class TensorOptions:
+    """What is written of the model, and in which formats."""
+
+    include_weights: Annotated[list[str] | None, "Use the importance matrix only for names with this part."] = None
+    exclude_weights: Annotated[list[str] | None, "Don't use the importance matrix for names with this part."] = None
+    allow_missing_experts: Annotated[bool, "Accept a matrix that has no data for many experts."] = False
+    tensor_type: Annotated[list[Any] | None, "Format of the tensors whose names match."] = None
+    tensor_type_file: Annotated[Path | None, "File of such rules, one per line."] = None
+    output_tensor_type: Annotated[str | None, "Format of output.weight."] = None
+    token_embedding_type: Annotated[str | None, "Format of token_embd.weight."] = None
+    pure: Annotated[bool, "Use the recipe's main format for every tensor."] = False
+    leave_output_tensor: Annotated[bool, "Leave output.weight unquantized."] = False
+    prune_layers: Annotated[Any, "Leave out layers, e.g. 3,5,7; the rest is renumbered."] = None
+    override_kv: Annotated[list[Any] | None, "Override a metadata key; TYPE is int, float, bool or str."] = None
+    new: bool = False
+    keep_split: Annotated[bool, "Write as many shards as the source has."] = False
+    split_max_size: int | None = None
+    split_max_tensors: int | None = None
+    allow_requantize: bool = False
+    no_fallback: Annotated[bool, "Fail where a tensor's shape does not fit the recipe's format."] = False
+    check_tensors: Annotated[bool, "Check all tensors for NaN and infinity before writing."] = False
+
+    def library_options(self) -> "QuantizeOptions":
+        """Return the library's options. Raises OptionError for a key that is overridden twice."""
+        from ...quantization.options import QuantizeOptions
+        from ..arguments import once, read_rules
+
+        in_file = read_rules(self.tensor_type_file) if self.tensor_type_file else ()
+        return QuantizeOptions(
+            rules=(*(self.tensor_type or ()), *in_file),
+            pure=self.pure,
+            output_type=self.output_tensor_type,
+            token_embedding_type=self.token_embedding_type,
+            leave_output=self.leave_output_tensor,
+            prune_layers=self.prune_layers or (),
+            override=once(self.override_kv or ()),
+            new=self.new,
+            include_weights=self.include_weights or (),
+            exclude_weights=self.exclude_weights or (),
+            allow_missing_experts=self.allow_missing_experts,
+            keep_split=self.keep_split,
+            max_size=self.split_max_size,
+            max_tensors=self.split_max_tensors,
+            allow_requantize=self.allow_requantize,
+            no_fallback=self.no_fallback,
+            check_tensors=self.check_tensors,
+        )
+
+
+@dataclass(frozen=True)
+class CalibrationOptions:
+    """Texts for GPTQ and for the search, and the sizes to search recipes for."""
+
+    gptq: Annotated[list[str] | None, "Calibration text for GPTQ."] = None
+    gptq_only: Annotated[bool, "Calibrate only with the given texts, not also with the built-in ones."] = False
+    gptq_chunks: Annotated[int, Option(min=2, help="Maximum number of 512-token chunks per text.")] = 128
+    gptq_memory: Annotated[Any, "Memory limit for the Hessians of a layer; wide ones are cut."] = "8G"
+    target_size: Annotated[int | None, "Search for the best recipe of this file size, e.g. 4.2G."] = None
+    target_bpw: Annotated[float | None, "Search for the best recipe of this many bits per weight, e.g. 4.8."] = None
+    calibrate: Annotated[list[str] | None, "Text for the search (default: those of --gptq, or built-in ones)."] = None
+    frontier: Annotated[Any, "Search for the best recipes of several sizes, e.g. 3.5,4,4.5 bits; write no model."] = (
+        None
+    )
+    plot: Annotated[Path | None, "Draw what --frontier finds, as SVG or PNG."] = None
+
+    def texts(self, named: Sequence[str] | None) -> "Calibration | None":
+        """Return texts with the limits for reading them; None where none is named."""
+        from ...calibration.texts import Calibration
+        from ...measurement.texts import named_texts
+
+        texts = tuple(named_texts(named or ()))
+        if not texts:
+            return None
+        return Calibration(texts, own_texts=not self.gptq_only, chunks=self.gptq_chunks, memory=self.gptq_memory)
+
+
 def quantize(
     source: Annotated[Path | None, Argument(help="GGUF file, shard of a split set, folder, or URL.")] = None,
     recipes: Annotated[
@@ -71,141 +150,53 @@ def quantize(
     ] = None,
     output: Annotated[str | None, "file, or folder or URL/ for MODEL-RECIPE.gguf (default: next to SOURCE)."] = None,
     imatrix: Path | None = None,
-    include_weights: Annotated[list[str] | None, "Use the importance matrix only for names with this part."] = None,
-    exclude_weights: Annotated[list[str] | None, "Don't use the importance matrix for names with this part."] = None,
-    allow_missing_experts: Annotated[bool, "Accept a matrix that has no data for many experts."] = False,
-    gptq: Annotated[list[str] | None, "Calibration text for GPTQ."] = None,
-    gptq_only: Annotated[bool, "Calibrate only with the given texts, not also with the built-in ones."] = False,
-    gptq_chunks: Annotated[int, Option(min=2, help="Maximum number of 512-token chunks per text.")] = 128,
-    gptq_memory: Annotated[Any, "Memory limit for the Hessians of a layer; wide ones are cut."] = "8G",
-    target_size: Annotated[int | None, "Search for the best recipe of this file size, e.g. 4.2G."] = None,
-    target_bpw: Annotated[float | None, "Search for the best recipe of this many bits per weight, e.g. 4.8."] = None,
-    calibrate: Annotated[list[str] | None, "Text for the search (default: those of --gptq, or built-in ones)."] = None,
-    frontier: Annotated[
-        Any, "Search for the best recipes of several sizes, e.g. 3.5,4,4.5 bits; write no model."
-    ] = None,
-    plot: Annotated[Path | None, "Draw what --frontier finds, as SVG or PNG."] = None,
-    tensor_type: Annotated[list[Any] | None, "Format of the tensors whose names match."] = None,
-    tensor_type_file: Annotated[Path | None, "File of such rules, one per line."] = None,
-    output_tensor_type: Annotated[str | None, "Format of output.weight."] = None,
-    token_embedding_type: Annotated[str | None, "Format of token_embd.weight."] = None,
-    pure: Annotated[bool, "Use the recipe's main format for every tensor."] = False,
-    leave_output_tensor: Annotated[bool, "Leave output.weight unquantized."] = False,
-    prune_layers: Annotated[Any, "Leave out layers, e.g. 3,5,7; the rest is renumbered."] = None,
-    override_kv: Annotated[list[Any] | None, "Override a metadata key; TYPE is int, float, bool or str."] = None,
-    new: bool = False,
-    keep_split: Annotated[bool, "Write as many shards as the source has."] = False,
-    split_max_size: int | None = None,
-    split_max_tensors: int | None = None,
-    reserve: int | None = None,
-    allow_requantize: bool = False,
-    no_fallback: Annotated[bool, "Fail where a tensor's shape does not fit the recipe's format."] = False,
-    check_tensors: Annotated[bool, "Check all tensors for NaN and infinity before writing."] = False,
+    *,
+    tensors: TensorOptions,
+    calibration: CalibrationOptions,
     dry_run: bool = False,
-    overwrite: bool = False,
-    resume: bool = False,
     statistics: Annotated[
         bool | None, Option("--statistics/--no-statistics", help="Measure the error of every tensor (on with --json).")
     ] = None,
-    manifest: bool = False,
-    threads: int | None = None,
-    memory: Any = "512M",
-    workers: int | None = None,
-    scheduler: str | None = None,
-    plan: bool = False,
-    rate: Any = None,
-    prices: Path | None = None,
+    run: RunOptions,
     list_recipes: Annotated[bool, "List the recipes and exit."] = False,
     json: bool = False,
 ) -> None:
     from ...calibration.target import SearchOptions
-    from ...calibration.texts import Calibration
-    from ...conversion.quantize import quantize as run
+    from ...conversion.quantize import quantize as quantize_file
     from ...io.atomic import NOTHING
     from ...io.stores.path import is_url
-    from ...measurement.texts import NamedText, named_texts
-    from ...quantization.options import QuantizeOptions
-    from ...writing.options import WriteOptions
-    from ..arguments import once, planned_terms, read_rules
-    from ..ui import bytes_progress, print_line, print_report, resumable_note, shared_work
-    from ..ui import usage as wrong_call
+    from ..ui import print_line, print_report, resumable_note, usage
 
     if list_recipes:
         _print_recipes(json)
         return
-    texts, measured_on = named_texts(gptq or ()), named_texts(calibrate or ())
-
-    def calibration(texts: Sequence[NamedText]) -> Calibration | None:
-        if not texts:
-            return None
-        return Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks, memory=gptq_memory)
-
-    if frontier is not None:
+    gptq, measured_on = (calibration.texts(each) for each in (calibration.gptq, calibration.calibrate))
+    if calibration.frontier is not None:
         if source is None or recipes or output:
-            wrong_call("--frontier takes a SOURCE alone", "gguftools quantize SOURCE --frontier 3.5,4,4.5")
-        write = WriteOptions(threads, overwrite=overwrite)
-        _search_sizes(source, frontier, calibration(measured_on), plot, allow_requantize, write, json)
+            usage("--frontier takes a SOURCE alone", "gguftools quantize SOURCE --frontier 3.5,4,4.5")
+        _search_sizes(source, calibration, tensors.allow_requantize, run, json)
         return
-    target = target_size is not None or target_bpw is not None
-    if source is None or not (recipes or target):
-        wrong_call("a SOURCE and at least one RECIPE are needed", "gguftools quantize --list-recipes lists them")
-    if calibrate and not target:
+    size, bits = calibration.target_size, calibration.target_bpw
+    is_search = size is not None or bits is not None
+    if source is None or not (recipes or is_search):
+        usage("a SOURCE and at least one RECIPE are needed", "gguftools quantize --list-recipes lists them")
+    if measured_on and not is_search:
         problem = "texts to calibrate on mean nothing without a target"
-        wrong_call(problem, "give --target-size, --target-bpw or --frontier")
-    rules = (*(tensor_type or ()), *(read_rules(tensor_type_file) if tensor_type_file else ()))
-    options = QuantizeOptions(
-        rules=rules,
-        pure=pure,
-        output_type=output_tensor_type,
-        token_embedding_type=token_embedding_type,
-        leave_output=leave_output_tensor,
-        prune_layers=prune_layers or (),
-        override=once(override_kv or ()),
-        new=new,
-        include_weights=include_weights or (),
-        exclude_weights=exclude_weights or (),
-        allow_missing_experts=allow_missing_experts,
-        keep_split=keep_split,
-        max_size=split_max_size,
-        max_tensors=split_max_tensors,
-        allow_requantize=allow_requantize,
-        no_fallback=no_fallback,
-        check_tensors=check_tensors,
-    )
-    reads = [*([tensor_type_file] if tensor_type_file else ()), *(text.path for text in (*texts, *measured_on))]
-
-    cost_model = planned_terms(workers, rate, prices) if plan else None
-    bar = bytes_progress(f"quantize {source.name}")
-    left = nullcontext() if is_url(source if output is None else output) and not resume else resumable_note()
-    with shared_work(None if plan else workers, scheduler) as executor, bar as progress, left:
-        write = WriteOptions(
-            threads,
-            memory,
-            progress,
-            executor,
-            cost_model,
-            dry_run=dry_run,
-            statistics=json if statistics is None else statistics,
-            resume=resume,
-            overwrite=overwrite,
-            reserve=reserve or 0,
-            manifest=manifest,
-            reads=NOTHING.also(reads),
+        usage(problem, "give --target-size, --target-bpw or --frontier")
+    options = tensors.library_options()
+    texts = [text.path for each in (gptq, measured_on) if each for text in each.texts]
+    reads = NOTHING.also([tensors.tensor_type_file, *texts])
+    left = nullcontext() if is_url(source if output is None else output) and not run.resume else resumable_note()
+    statistics = json if statistics is None else statistics
+    with run.running(f"quantize {source.name}", dry_run=dry_run, statistics=statistics, reads=reads) as write, left:
+        search = SearchOptions(size, bits, measured_on) if is_search else None
+        report = quantize_file(
+            source, recipes or (), output, imatrix=imatrix, gptq=gptq, search=search, options=options, write=write
         )
-        report = run(
-            source,
-            recipes or (),
-            output,
-            imatrix=imatrix,
-            gptq=calibration(texts),
-            search=SearchOptions(target_size, target_bpw, calibration(measured_on)) if target else None,
-            options=options,
-            write=write,
-        )
-    print_report(report, json, resume)
+    print_report(report, json, run.resume)
     if report.search is not None and not json:
-        predicted, found = report.search["predicted"], report.search["measured"]
-        print_line(f"KL divergence on text held back {found:.5f}, predicted {predicted:.5f}")
+        predicted, measured = report.search["predicted"], report.search["measured"]
+        print_line(f"KL divergence on text held back {measured:.5f}, predicted {predicted:.5f}")
 
 
 def _print_recipes(json: bool) -> None:
@@ -218,13 +209,7 @@ def _print_recipes(json: bool) -> None:
 
 
 def _search_sizes(
-    source: Path,
-    bits: Sequence[float],
-    calibration: "Calibration | None",
-    plot: Path | None,
-    allow_requantize: bool,
-    write: "WriteOptions",
-    json: bool,
+    source: Path, calibration: CalibrationOptions, allow_requantize: bool, run: RunOptions, json: bool
 ) -> None:
     """Search for recipes of several sizes, and print what is found."""
     from ...conversion.frontier import frontier
@@ -233,13 +218,13 @@ def _search_sizes(
     with bytes_progress(f"measure {source.name}") as progress:
         found = frontier(
             source,
-            bits,
-            calibrate=calibration,
-            plot=plot,
+            calibration.frontier,
+            calibrate=calibration.texts(calibration.calibrate),
+            plot=calibration.plot,
             allow_requantize=allow_requantize,
-            threads=write.threads,
+            threads=run.threads,
             progress=progress,
-            overwrite=write.overwrite,
+            overwrite=run.overwrite,
         )
     if not said(found, json):
         figures = [

@@ -18,17 +18,12 @@ def report(
     markdown: bool = False,
     overwrite: bool = False,
 ) -> None:
-    from ...publish.report import card
-    from ...publish.report.page import check_html_target, write_html
-    from ...publish.report.results import read_results, results_of
+    from ...publish.report.card import COLUMNS, RIGHT
+    from ...publish.report.results_report import report as run
     from ..ui import print_line, print_table
 
-    if html is not None:
-        check_html_target(html, overwrite, [results])
-    data, source = read_results(results), str(results)
-    if html is not None:
-        write_html(data, html, source=source, overwrite=overwrite, reads=[results])
+    found = run(results, html=html, overwrite=overwrite)
     if markdown:
-        print_line(card.markdown(data, source).rstrip("\n"), keep="\n")
+        print_line(found.markdown().rstrip("\n"), keep="\n")
     elif html is None:
-        print_table(None, card.COLUMNS, card.rows(results_of(data, source)), card.RIGHT)
+        print_table(None, COLUMNS, found.rows(), RIGHT)

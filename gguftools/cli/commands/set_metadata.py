@@ -4,11 +4,14 @@ Otherwise writes a copy and replaces the file atomically. Tensors are not change
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
 from ..options import complete
+
+if TYPE_CHECKING:
+    from ...metadata.edit import EditReport
 
 EXAMPLES = (
     "gguftools set-metadata model.gguf general.name='My model'",
@@ -47,14 +50,15 @@ def set_metadata(
 ) -> None:
     from ...metadata.edit import set_metadata as run
     from ..arguments import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
-    from ..ui import bytes_progress, note, print_line, print_traffic, said, size, usage
+    from ..ui import bytes_progress, note, said, usage
 
-    wanted = (assignments, from_json, type, remove, rename, chat_template, special_token, output, reserve)
-    if not any((*wanted, recover, roll_back)):
+    changes = (assignments, from_json, type, remove, rename, chat_template, special_token, output, reserve)
+    if not any((*changes, recover, roll_back)):
         usage("no change is given", "KEY=VALUE sets a key, --remove KEY removes one; `gguftools show` lists them")
     values, types = read_json_values(from_json) if from_json else ({}, {})
     values = once([*values.items(), *map(parse_assignment, assignments or ())])
     types = once([*types.items(), *(split_pair(text, "KEY=TYPE") for text in type or ())])
+    reads = [*named_files([*(assignments or ()), chat_template or ""]), *([from_json] if from_json else [])]
     with bytes_progress(f"edit {file.name}") as progress:
         report = run(
             file,
@@ -72,13 +76,19 @@ def set_metadata(
             recover=recover,
             roll_back=roll_back,
             dry_run=dry_run,
-            reads=[*named_files([*(assignments or ()), chat_template or ""]), *([from_json] if from_json else [])],
+            reads=reads,
             progress=lambda done, total: progress(done, total, ""),
         )
     if report.recovered is not None:
         note(f"interrupted: {report.recovered}")
-    if said(report, json, [] if report.dry_run or not report.bytes_written else [report.path]):
-        return
+    if not said(report, json, [] if report.dry_run or not report.bytes_written else [report.path]):
+        _print(report, in_store=report.traffic is not None and output is None)
+
+
+def _print(report: "EditReport", in_store: bool) -> None:
+    """Print the changes, and how the file was changed. in_store: in place in a store, which makes a new version."""
+    from ..ui import print_line, print_traffic, size
+
     for change in report.changes:
         for line in change.lines():
             print_line(line)
@@ -86,7 +96,6 @@ def set_metadata(
         print_line("a conversation by the new chat template:")
         for line in report.preview.splitlines():
             print_line(f"  | {line}")
-    in_store = report.traffic is not None and output is None
     if report.changes or report.recovered is None:
         how = "in place" if report.in_place else "by a new version" if in_store else "by a copy"
         done = f"was changed {how}, {size(report.bytes_written)} written" if report.bytes_written else "is as it was"

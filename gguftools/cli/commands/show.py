@@ -20,16 +20,15 @@ def show(
     text: Annotated[bool, "Print a stable dump of keys, types, shapes and hashes, for diff."] = False,
 ) -> None:
     from ...inspection import describe
-    from ...models.model import opened_gguf, selected
     from ..ui import print_json, print_line, print_markdown, print_table, print_value, size
 
-    opened = [opened_gguf(path) for path in files]
+    reports = [describe.show(path, tensors=None if key or text else tensors) for path in files]
     if json and not key:
-        documents = [describe.as_json(each, selected(each.tensors, tensors)) for each in opened]
-        print_json(documents[0] if len(documents) == 1 else documents)
+        print_json(reports[0] if len(reports) == 1 else reports)
         return
     table = print_markdown if markdown else print_table
-    for each in opened:
+    for report in reports:
+        each = report.model
         if key:
             values = [(name, describe.full_value(each.metadata, name)) for name in key]
             if json and len(key) > 1:
@@ -49,7 +48,7 @@ def show(
             places = each.file.offsets if each.file else {}
             found = [
                 (t.name, t.format.name, " × ".join(map(str, t.shape)), f"{places.get(t.name, 0):,}", size(t.nbytes))
-                for t in selected(each.tensors, tensors)
+                for t in report.tensors
             ]
             if found:
                 table("tensors (rows first)", ("name", "type", "shape", "offset", "bytes"), found, "lllrr")

@@ -24,30 +24,23 @@ def tokenize(
     count: Annotated[bool, "Print only the number of tokens."] = False,
     json: bool = False,
 ) -> None:
-    from runtime.generation import prompt_ids
-
-    from ...metadata.prompts import check_unicode, read_stdin
-    from ...models.model import opened_gguf
+    from ...metadata.prompts import read_stdin
+    from ...models.tokenizing import tokenize as run
     from ..ui import note, print_json, print_line
 
-    source = opened_gguf(model)
-    tokenizer = source.tokenizer
-    text = read_stdin() if prompt in (None, "-") else prompt or ""
-    check_unicode(text)
-    ids = tokenizer.encode(text, add_special=special, parse_special=special)
-    read = len(prompt_ids(tokenizer, text))
+    found = run(model, read_stdin() if prompt in (None, "-") else prompt or "", special=special)
     if json:
-        found = {"file": str(model), "count": len(ids), "prompt_count": read}
-        pieces = [tokenizer.piece(number).decode("utf-8", "replace") for number in ids]
-        print_json(found if count else found | {"ids": ids, "pieces": pieces})
-    elif count:
-        print_line(str(len(ids)))
+        print_json(found.as_dict(count_only=count))
+        return
+    if count:
+        print_line(str(len(found.ids)))
     else:
-        wide = len(str(max(ids, default=0)))
-        for number in ids:
-            sys.stdout.write(f"{number:{wide}}  {_shown(tokenizer.piece(number))}\n")
-    if not json and read != len(ids):
-        note(f"as a prompt, {_counted(read)}: with what begins texts, and control tokens written in it (--special)")
+        wide = len(str(max(found.ids, default=0)))
+        for number, piece in zip(found.ids, found.pieces, strict=True):
+            sys.stdout.write(f"{number:{wide}}  {_shown(piece)}\n")
+    if found.prompt_count != len(found.ids):
+        counted = _counted(found.prompt_count)
+        note(f"as a prompt, {counted}: with what begins texts, and control tokens written in it (--special)")
 
 
 def _counted(count: int) -> str:

@@ -1,1 +1,1 @@
-"""The rules of `gguftools audit`: what a file could do to whoever loads it. Each module looks at one kind of thing."""
+"""The rules of `gguftools audit`; each module has the rules for one part of a file."""

@@ -1,4 +1,4 @@
-"""What a rule has found."""
+"""A finding of an audit rule, and its severity."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,9 +9,10 @@ SEVERITIES: tuple[Severity, ...] = ("info", "low", "medium", "high")
 
 @dataclass(frozen=True)
 class Finding:
-    """severity: "high" (has no honest use), "medium" (look at it before use), "low" (unusual), "info" (good to know).
+    """One finding of a rule.
 
-    rule: a short name. key: the metadata key or tensor. line: of a template, from 1; None elsewhere.
+    severity: "high" (has no honest use), "medium" (look at it before use), "low" (unusual), "info" (good to know).
+    rule: a short name. key: the metadata key or tensor. line: line of a template, from 1; None elsewhere.
     """
 
     severity: Severity
@@ -22,4 +23,5 @@ class Finding:
 
 
 def rank(severity: Severity) -> int:
+    """Return the severity as a number, to sort by."""
     return SEVERITIES.index(severity)

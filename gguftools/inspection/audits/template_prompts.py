@@ -1,4 +1,4 @@
-"""Rules for prompts that the user does not see: what words, dates and users decide, and a template's own texts."""
+"""Rules for hidden prompts: text that depends on keywords, dates or users, and instructions in a template."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -6,8 +6,8 @@ from typing import Any
 
 from jinja2 import nodes
 
+from .constant_folding import name_of, number
 from .finding import Finding, Severity
-from .folding import name_of, number
 from .template_tree import DEFINEDNESS, LETTERS, Template, find, is_date, is_user_text, is_words, keyword_of, sides_of
 from .unicode import hidden
 
@@ -31,14 +31,14 @@ ENCODED = re.compile(r"(?:[A-Za-z0-9+/]{4}){20,}={0,2}|(?:[0-9a-fA-F]{2}){40,}")
 
 
 def _conditions(template: Template) -> Iterator[tuple[Any, Any, list[Any]]]:
-    """What depends on a condition, that, and all its parts."""
+    """Yield each conditional node, its condition, and all parts of the condition."""
     for node in find(template.tree, nodes.If, nodes.CondExpr, nodes.For):
         if node.test is not None:
             yield node, node.test, [node.test, *node.test.find_all(nodes.Expr)]
 
 
 def triggers(template: Template) -> Iterator[Finding]:
-    """Text that appears only where a message has certain words."""
+    """Find text that is written only if a message has certain words."""
     for node, test, _ in _conditions(template):
         if (keyword := keyword_of(template, test)) is None:
             continue
@@ -47,16 +47,16 @@ def triggers(template: Template) -> Iterator[Finding]:
             known = keyword.startswith("/") or template.source.count(keyword) > 1  # a switch, or a tag it writes itself
             severity: Severity = "high" if is_words(keyword) else "low" if known else "medium"
             message = f"whether it writes {_cut(text)} depends on {_cut(keyword)} in a message"
-            yield template.found(severity, "trigger", node, message)
+            yield template.finding(severity, "trigger", node, message)
         elif is_words(keyword) and not keyword.isidentifier():  # one word may be the name of a part of the message
-            yield template.found("low", "trigger", node, f"does something else where a message has {_cut(keyword)}")
+            yield template.finding("low", "trigger", node, f"does something else where a message has {_cut(keyword)}")
 
 
 def dates(template: Template) -> Iterator[Finding]:
-    """Decisions by date; writing it is what it is for."""
+    """Find decisions by date; writing the date is not one."""
     for node, _, parts in _conditions(template):
         if any(_decides_by_date(template, part) for part in parts):
-            yield template.found("high", "date", node, "does something else on certain days")
+            yield template.finding("high", "date", node, "does something else on certain days")
 
 
 def _decides_by_date(template: Template, node: Any) -> bool:
@@ -69,18 +69,18 @@ def _decides_by_date(template: Template, node: Any) -> bool:
 
 
 def users(template: Template) -> Iterator[Finding]:
-    """Decisions by who the user is, by the length of the conversation, or by chance."""
+    """Find decisions by the user's identity, by the length of the conversation, or at random."""
     for node, _, parts in _conditions(template):
         for sides in (sides_of(part) for part in parts if isinstance(part, nodes.Compare)):
             who = [name for side in sides if (name := name_of(side)) and WHO.search(name.split(".")[-1])]
             if who and any(map(template.text, sides)):
-                yield template.found("medium", "user", node, f"decides by {who[0]!r}")
-            late = [n for side in sides if (n := number(side, template.folding)) and n > 2]
+                yield template.finding("medium", "user", node, f"decides by {who[0]!r}")
+            late = [n for side in sides if (n := number(side, template.constants)) and n > 2]
             if late and any(map(_counts_turns, sides)) and _is_sentence(text := _written(template, node)):
-                yield template.found("medium", "turn", node, f"writes {_cut(text)} from message {late[0]} on")
+                yield template.finding("medium", "turn", node, f"writes {_cut(text)} from message {late[0]} on")
     for node in find(template.tree, nodes.Filter):
         if node.name == "random":
-            yield template.found("medium", "chance", node, "chooses by chance")
+            yield template.finding("medium", "chance", node, "chooses by chance")
 
 
 def _counts_turns(node: Any) -> bool:
@@ -90,43 +90,43 @@ def _counts_turns(node: Any) -> bool:
 
 
 def texts(template: Template) -> Iterator[Finding]:
-    """What the template itself says to the model."""
+    """Find instructions, links, encoded data and invisible text in the template's own text."""
     for node in find(template.tree, nodes.TemplateData, nodes.Const, nodes.Concat, nodes.Add):
         text = template.text(node)
         if not text:
             continue
         if match := ORDERS.search(text):
             around = text[max(0, match.start() - 20) : match.end() + 40]
-            yield template.found("medium", "instruction", node, f"tells the model {_cut(around)}")
+            yield template.finding("medium", "instruction", node, f"tells the model {_cut(around)}")
         if match := URL.search(text):
             severity: Severity = "low" if match[0].lower().startswith("http") else "medium"
-            yield template.found(severity, "link", node, f"writes the link {_cut(match[0])}")
+            yield template.finding(severity, "link", node, f"writes the link {_cut(match[0])}")
         if match := ENCODED.search(text):
-            yield template.found("medium", "encoded text", node, f"holds {len(match[0])} characters of encoded data")
+            yield template.finding("medium", "encoded text", node, f"holds {len(match[0])} characters of encoded data")
         for worse, name in hidden(text):
-            yield template.found(worse, "invisible text", node, f"writes {name}")
+            yield template.finding(worse, "invisible text", node, f"writes {name}")
 
 
 def rewriting(template: Template) -> Iterator[Finding]:
-    """Words of a message that are replaced by others."""
+    """Find words of a message that are replaced by others."""
     for node in find(template.tree, nodes.Filter, nodes.Call):
         match node:
             case (
-                nodes.Filter(name="replace", node=said, args=[old, new, *_])
-                | nodes.Call(node=nodes.Getattr(node=said, attr="replace"), args=[old, new, *_])
-            ) if is_user_text(template, said):
+                nodes.Filter(name="replace", node=content, args=[old, new, *_])
+                | nodes.Call(node=nodes.Getattr(node=content, attr="replace"), args=[old, new, *_])
+            ) if is_user_text(template, content):
                 before, after = template.text(old) or "", template.text(new) or ""
                 if is_words(before) and is_words(after):
-                    yield template.found("high", "rewriting", node, f"replaces {before!r} by {after!r} in messages")
+                    yield template.finding("high", "rewriting", node, f"replaces {before!r} by {after!r} in messages")
 
 
 def _written(template: Template, node: nodes.If | nodes.CondExpr | nodes.For) -> str:
-    """What the branches of a condition write or keep for later."""
+    """Return the text that the branches of a condition write or assign."""
     branch: Iterable[Any] = (node.expr1, node.expr2) if isinstance(node, nodes.CondExpr) else (*node.body, *node.else_)
     pieces: list[str] = []
     for part in filter(None, branch):
         for each in _literals(part):
-            values = template.folding.names.get(each.name, ()) if isinstance(each, nodes.Name) else (each,)
+            values = template.constants.names.get(each.name, ()) if isinstance(each, nodes.Name) else (each,)
             for text in map(template.text, values[:MANY_VALUES]):
                 if text and text not in "\n".join(pieces):
                     pieces.append(text)
@@ -136,7 +136,7 @@ def _written(template: Template, node: nodes.If | nodes.CondExpr | nodes.For) ->
 
 
 def _literals(node: nodes.Node) -> Iterator[nodes.Node]:
-    """Everything within a node that may be written, larger pieces first: no keys, conditions or error messages."""
+    """Yield nodes whose text may be written, larger ones first: no keys, conditions or error messages."""
     if isinstance(node, (nodes.TemplateData, nodes.Const, nodes.Concat, nodes.Add, nodes.Filter, nodes.Name)):
         yield node
     match node:
@@ -151,7 +151,9 @@ def _literals(node: nodes.Node) -> Iterator[nodes.Node]:
 
 
 def _is_sentence(text: str) -> bool:
-    """At least three words of plain language in a row, or six characters of a script that has no spaces."""
+    """Return whether a text has three words of plain language in a row, or six characters of a script without
+    spaces.
+    """
     return bool(SENTENCE.search(re.sub(r"<[^<>]*>", " . ", text)))
 
 

@@ -1,4 +1,4 @@
-"""Chat templates as syntax trees: what names stand for, and what comes from messages, dates and keywords."""
+"""Chat templates as syntax trees: values of names, and which values come from messages, dates and keywords."""
 
 import re
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from typing import Any
 
 from jinja2 import nodes
 
+from .constant_folding import Constants, called, fold, name_of
 from .finding import Finding, Severity
-from .folding import Values, called, fold, name_of
 
 DEFINEDNESS = frozenset(
     {"defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "number", "boolean", "true", "false"}
@@ -23,40 +23,40 @@ MARKUP = re.compile(r"^\s*[</\[{|#`*(\\:!_-]|[>\]}|:]\s*$|<\|?/?\w+")  # tags, s
 class Template:
     """A parsed template.
 
-    folding: what is assigned to each name ("ns.x" for members of namespaces), and what expressions come to.
-    user_text: names that hold what a message says; dates: names that hold the time; triggers: names whose value was
-    decided by a keyword in a message, with the keyword. macros: by name.
+    constants: values assigned to each name ("ns.x" for members of namespaces), and folded expressions. user_text: names
+    that hold text of messages; dates: names that hold the time; triggers: names whose value a keyword in a message
+    decided, with the keyword. macros: by name.
     """
 
     key: str
     source: str
     tree: nodes.Template
     macros: dict[str, nodes.Macro]
-    folding: Values = field(default_factory=Values)
+    constants: Constants = field(default_factory=Constants)
     user_text: set[str] = field(default_factory=set)
     dates: set[str] = field(default_factory=set)
     triggers: dict[str, str] = field(default_factory=dict)
 
-    def found(self, severity: Severity, rule: str, node: Any, message: str) -> Finding:
+    def finding(self, severity: Severity, rule: str, node: Any, message: str) -> Finding:
         line = node if isinstance(node, int) else getattr(node, "lineno", None)
         return Finding(severity, rule, self.key, message, line)
 
     def text(self, node: Any) -> str | None:
-        """The string that an expression comes to."""
-        found = fold(node, self.folding)
-        return found if isinstance(found, str) else None
+        """Return the constant string that an expression evaluates to; None if it is not constant."""
+        value = fold(node, self.constants)
+        return value if isinstance(value, str) else None
 
 
-def find(tree: nodes.Node, *kinds: type[nodes.Node]) -> Iterator[Any]:
-    """All nodes of some kinds."""
-    return tree.find_all(kinds)
+def find(tree: nodes.Node, *node_types: type[nodes.Node]) -> Iterator[Any]:
+    """Return all nodes of the given types."""
+    return tree.find_all(node_types)
 
 
 def follow(template: Template) -> None:
-    """Fill in what is assigned to each name, then pass on what came from messages, dates and keywords."""
+    """Record the values assigned to each name, then propagate text of messages, dates and keywords."""
     assignments = list(_assignments(template.tree))
     for target, value in assignments:
-        template.folding.names[target] = (*template.folding.names.get(target, ()), value)
+        template.constants.names[target] = (*template.constants.names.get(target, ()), value)
     for _ in range(4):  # assignments in a row
         for target, value in assignments:
             if is_user_text(template, value):
@@ -99,7 +99,7 @@ def _pairs(target: Any, value: Any) -> Iterator[tuple[str, nodes.Expr]]:
 
 
 def is_user_text(template: Template, node: Any) -> bool:
-    """Whether an expression is (part of) what a message says."""
+    """Return whether an expression is text of a message, or contains it."""
     if name_of(node) in template.user_text:
         return True
     match node:
@@ -128,7 +128,7 @@ def is_user_text(template: Template, node: Any) -> bool:
 
 
 def is_date(template: Template, node: Any) -> bool:
-    """Whether an expression depends on the time."""
+    """Return whether an expression depends on the time."""
     if name_of(node) in template.dates or called(node) == "strftime_now":
         return True
     if isinstance(node, nodes.Test) and node.name in DEFINEDNESS:
@@ -137,7 +137,7 @@ def is_date(template: Template, node: Any) -> bool:
 
 
 def keyword_of(template: Template, test: Any) -> str | None:
-    """The words that a condition looks for in what a message says; None where it looks for none."""
+    """Return the words that a condition searches for in a message; None if it searches for none."""
     parts = (test, *test.find_all(nodes.Expr))
     mappings = [each.node for each in parts if isinstance(each, nodes.Test) and each.name == "mapping"]
     for node in parts:
@@ -148,7 +148,7 @@ def keyword_of(template: Template, test: Any) -> str | None:
         match node:
             case nodes.Compare() if any(is_user_text(template, e) and e not in mappings for e in sides_of(node)):
                 compared = sides_of(node)
-            case nodes.Call(node=nodes.Getattr(node=said)) if is_user_text(template, said):
+            case nodes.Call(node=nodes.Getattr(node=target)) if is_user_text(template, target):
                 compared = node.args
             case nodes.Test() if node.name not in DEFINEDNESS:
                 sides = [node.node, *node.args]
@@ -157,7 +157,7 @@ def keyword_of(template: Template, test: Any) -> str | None:
                 compared = arguments
             case nodes.Filter(name="selectattr" | "rejectattr", args=[of, _, *wanted]) if template.text(of) in CONTENT:
                 compared = wanted
-        folded = [fold(part, template.folding) for part in compared]
+        folded = [fold(part, template.constants) for part in compared]
         words = [word for part in folded for word in (part if isinstance(part, list) else [part])]
         if texts := [word for word in words if isinstance(word, str) and word.strip()]:
             return max(texts, key=is_words)
@@ -169,5 +169,5 @@ def sides_of(compare: nodes.Compare) -> list[Any]:
 
 
 def is_words(text: str) -> bool:
-    """Whether a text is plain language, not markup or a switch."""
+    """Return whether a text is plain language, not markup or a switch."""
     return bool(LETTERS.search(text)) and not MARKUP.search(text)

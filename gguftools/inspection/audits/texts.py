@@ -1,4 +1,4 @@
-"""Metadata that deceives: odd characters in tokens, keys and names; links and paths; codes that terminals obey."""
+"""Find deceptive metadata: odd characters in tokens, keys and names; links and paths; terminal escape codes."""
 
 import re
 from collections import Counter
@@ -32,7 +32,7 @@ PLAIN_TYPES = (int(TokenType.NORMAL), int(TokenType.BYTE), int(TokenType.UNUSED)
 
 
 def audit_names(names: Iterable[str], what: str) -> Iterator[Finding]:
-    """Keys or tensor names."""
+    """Check keys or tensor names."""
     for name in names:
         if match := DECEPTIVE.search(name) or INVISIBLE.search(name) or CONTROL.search(name):
             yield Finding("high", "name", repr(name), f"the {what} has {named(match[0])}")
@@ -43,7 +43,7 @@ def audit_names(names: Iterable[str], what: str) -> Iterator[Finding]:
 
 
 def audit_metadata(metadata: Metadata) -> Iterator[Finding]:
-    """All strings but the vocabulary and chat templates."""
+    """Check all strings but the vocabulary and chat templates."""
     for key in metadata:
         value = metadata.value(key)
         if value.type is ValueType.STRING:
@@ -104,7 +104,7 @@ def _link(key: str, link: str) -> Iterator[Finding]:
 
 
 def audit_tokens(metadata: Metadata) -> Iterator[Finding]:
-    """Texts of tokens: above all of those that are found in a text before anything else."""
+    """Check texts of tokens, above all of special ones, which a tokenizer matches before anything else."""
     if TOKENS not in metadata or metadata.value(TOKENS).element is not ValueType.STRING:
         return
     texts = token_texts(metadata)
@@ -112,8 +112,8 @@ def audit_tokens(metadata: Metadata) -> Iterator[Finding]:
     types = np.asarray(metadata.get(TYPES, ()) if sound else ())
     types = types if len(types) == len(texts) else np.ones(len(texts), np.int32)
     special = {i: texts[i] for i in np.flatnonzero(~np.isin(types, PLAIN_TYPES)).tolist()}
-    found = [*_special_tokens(special), *_plain_tokens(texts, special, str(metadata.get(MODEL)) == "gpt2")]
-    yield from (Finding(severity, "token", TOKENS, message) for severity, message in found)
+    problems = [*_special_tokens(special), *_plain_tokens(texts, special, str(metadata.get(MODEL)) == "gpt2")]
+    yield from (Finding(severity, "token", TOKENS, message) for severity, message in problems)
 
 
 def _special_tokens(special: dict[int, Any]) -> Iterator[tuple[Severity, str]]:
@@ -134,22 +134,22 @@ def _special_tokens(special: dict[int, Any]) -> Iterator[tuple[Severity, str]]:
 
 
 def _plain_tokens(texts: list[Any], special: dict[int, Any], in_bytes: bool) -> Iterator[tuple[Severity, str]]:
-    """Ordinary tokens come from what the tokenizer was trained on: odd ones are worth a word, no more."""
-    found = Counter[str]()
+    """Count odd characters in ordinary tokens, which come from the training text: worth a note, no more."""
+    counts = Counter[str]()
     for i, text in enumerate(_readable(texts) if in_bytes else texts):
         if i in special or not isinstance(text, str) or text.isascii():
             continue
         if DECEPTIVE.search(text):
-            found["that turn the direction of text or are tags"] += 1
+            counts["that turn the direction of text or are tags"] += 1
         elif INVISIBLE.search(text):
-            found["with invisible characters"] += 1
-    yield from (("info", f"{count} tokens {what}") for what, count in found.items())
+            counts["with invisible characters"] += 1
+    yield from (("info", f"{count} tokens {what}") for what, count in counts.items())
     if longest := [i for i, text in enumerate(texts) if len(text) > LONG_TOKEN and i not in special]:
         yield "low", f"{len(longest)} tokens of more than {LONG_TOKEN} bytes, first {longest[0]}"
 
 
 def _readable(texts: list[Any]) -> Iterator[Any]:
-    """Tokens written in GPT-2's byte characters as the text they stand for."""
+    """Yield tokens as text instead of GPT-2's byte characters."""
     table = {ord(character): byte for byte, character in byte_characters().items()}
     for text in texts:
         if isinstance(text, str) and all(ord(character) in table for character in text):

@@ -1,4 +1,4 @@
-"""Characters that a reader does not see, or takes for others."""
+"""Characters that a reader does not see, or mistakes for others."""
 
 import re
 import unicodedata
@@ -20,19 +20,19 @@ LOOK_ALIKE_SCRIPTS = ("CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE")
 
 
 def hidden(text: str) -> Iterator[tuple[Severity, str]]:
-    """Of characters that turn text around, and of those that are not seen: how bad they are, and the first."""
+    """Yield the severity and first character of each type: direction overrides, then invisible characters."""
     for severity, pattern in HIDDEN:
         if match := pattern.search(text):
             yield severity, named(match[0])
 
 
 def named(text: str) -> str:
-    """The first character of `text` as U+XXXX NAME."""
+    """Return the first character of `text` as U+XXXX NAME."""
     return f"U+{ord(text[0]):04X} {unicodedata.name(text[0], 'unnamed')}"
 
 
 def mixed_word(text: str) -> str | None:
-    """The first word that mixes Latin letters with letters of a script that looks like it."""
+    """Return the first word that mixes Latin letters with letters of a look-alike script."""
     if text.isascii():
         return None
     for word in WORD.findall(text):

@@ -1,1 +1,1 @@
-"""Whether a file that was made says what the model says that it was made of."""
+"""Compare a GGUF file with its original: tokenizer, template, weights, outputs."""

@@ -1,4 +1,4 @@
-"""All checks of a file, one after the other."""
+"""Run all checks of a file, one after the other."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -36,12 +36,12 @@ TOKENS_WRITTEN = 64
 NEED_A_RUN = (PREDICTIONS, REPETITION, END, VECTORS, SPARSITY)
 NAMES = (FILE, KEYS, WEIGHTS, TEMPLATE, TOKENS, SPECIAL, RUNS, *NEED_A_RUN)
 NOTHING = "there is nothing to compare with (--against)"
-Told = Callable[[int, int, str], None]
+CheckProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What was checked, in order. against: what the file was compared with."""
+    """The results of the checks, in order. against: path of the original."""
 
     path: Path
     against: Path | None
@@ -49,15 +49,15 @@ class CheckReport:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return whether no check failed."""
         return not any(each.verdict == "wrong" for each in self.checks)
 
     def __getitem__(self, name: str) -> Verdict:
-        """The check of that name. Raises KeyError."""
+        """Return the check of that name. Raises KeyError."""
         return {each.name: each for each in self.checks}[name]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         against = None if self.against is None else str(self.against)
         checks = [each.as_dict() for each in self.checks]
         return {"file": str(self.path), "against": against, "verdict": verdict_word(self.sound), "checks": checks}
@@ -70,15 +70,15 @@ def check(
     only: Collection[str] | None = None,
     n: int = TOKENS_WRITTEN,
     threads: int | None = None,
-    progress: Told | None = None,
+    progress: CheckProgress | None = None,
 ) -> CheckReport:
-    """Whether a file is sound, and says what its model says. What is wrong is a result, not an exception.
+    """Check whether a file is sound and computes what its original does; faults are results, not exceptions.
 
-    source: a GGUF file or a Model. against: the checkpoint's folder that it was made of, or another file of the same
-    model. only: names of the checks that are wanted, None for all; "file" always is. n: tokens of each text that is
-    written. threads: default all processors. progress(checks done, of how many, the next one's name).
-    Raises OptionError for a check that there is not, FileError for a file that holds no model, and FileError,
-    ModelError, VocabularyError for what `against` is.
+    source: a GGUF file or a Model. against: the checkpoint's folder that it was made from, or another file of the same
+    model. only: names of checks, None for all; "file" always runs. n: tokens of each generated text. threads: default
+    all processors. progress(checks done, of how many, name of the next one). Raises OptionError for an unknown check,
+    FileError for a file without a model or one that is changed meanwhile, and FileError, ModelError, VocabularyError if
+    `against` cannot be opened.
     """
     as_count(n, "n", 1)
     for name in only or ():
@@ -87,10 +87,10 @@ def check(
             raise OptionError(f"there is no check {quote(name)}", hint)
     path = source.path if isinstance(source, Model) else as_path(source, "the file")
     original = None if against is None else original_of(against)
-    found, model = check_file(source, threads)
+    file_verdict, model = check_file(source, threads)
     if model is not None:
         model_of_weights(model)
-    checks = [found]
+    checks = [file_verdict]
     every = {} if model is None else _steps(model, original, n, threads)
     steps = {name: look for name, look in every.items() if only is None or name in only}
     for done, (name, look) in enumerate(steps.items()):
@@ -104,29 +104,39 @@ def check(
             checks.append(look())
         except GgufToolsError as error:
             checks.append(judged(name, [str(error)], "", [error.hint] if error.hint else []))
+    for each in (model, None if original is None else original.model):
+        if each is not None:
+            each.origin.reads.check_unchanged()
     return CheckReport(path, None if original is None else original.model.path, tuple(checks))
 
 
 def original_of(against: PathLike | Model) -> Original:
-    """Raises FileError, ModelError, VocabularyError."""
+    """Open the original. Raises FileError, ModelError, VocabularyError."""
     model = opened(against)
     local = not isinstance(against, Model) and not is_remote(against) and Path(against).is_dir()
     return Original(model, Path(str(against)) if local else None)
 
 
 def check_file(source: PathLike | Model, threads: int | None) -> tuple[Verdict, Model | None]:
-    """What `validate` finds, and the file, if it can be opened."""
-    report = validate(source, threads=threads)
-    said = [f"{each.where}: {each.message}" for each in report.problems if each.severity == ERROR]
+    """Return the result of `validate`, and the opened file; None for one that cannot be opened."""
+    model: Model | None
+    try:
+        model = opened_gguf(source)  # once: the file may be replaced between two times
+    except OptionError:
+        raise
+    except GgufToolsError:  # which `validate` reports
+        model = None
+    report = validate(source if model is None else model, threads=threads)
+    errors = [f"{each.where}: {each.message}" for each in report.problems if each.severity == ERROR]
     lines = [f"{each.severity}: {each.where}: {each.message}" for each in report.problems if each.severity != ERROR]
     seen = f"{report.keys} keys and {report.tensors} tensors are sound"
-    verdict = judged(FILE, said, seen, lines)
+    verdict = judged(FILE, errors, seen, lines)
     unreadable = any(each.where == "structure" for each in report.problems if each.severity == ERROR)
-    return verdict, None if unreadable else opened_gguf(source)
+    return verdict, None if unreadable else model
 
 
 def check_run(model: Model, threads: int | None) -> Verdict:
-    """Whether the model runs on a few tokens. Raises ModelError where it does not."""
+    """Check that the model runs on a few tokens. Raises ModelError if it does not."""
     running = model.running(threads)
     ids = [number % running.vocabulary_size for number in range(1, 5)]
     states = running.hidden_states([ids])
@@ -134,31 +144,33 @@ def check_run(model: Model, threads: int | None) -> Verdict:
 
 
 def _steps(model: Model, original: Original | None, n: int, threads: int | None) -> dict[str, Callable[[], Verdict]]:
-    """The checks in their order; texts are written once, when the first of them needs one."""
+    """Return the checks in order; texts are generated once, when the first check needs them."""
     written = cache(lambda: greedy_texts(model, n, threads))
-    its = None if original is None else original.model
+    original_model = None if original is None else original.model
 
-    def speaks() -> bool:
+    def generates() -> bool:
         return not model.running(threads).architecture.block.hidden_states
 
-    def without(name: str) -> Callable[[], Verdict]:
+    def needs_original(name: str) -> Callable[[], Verdict]:
         return lambda: skipped(name, NOTHING)
 
-    def speaking(name: str, look: Callable[[], Verdict]) -> Callable[[], Verdict]:
-        return lambda: look() if speaks() else skipped(name, "an encoder writes no text")
+    def if_generates(name: str, look: Callable[[], Verdict]) -> Callable[[], Verdict]:
+        return lambda: look() if generates() else skipped(name, "an encoder writes no text")
 
     return {
-        KEYS: without(KEYS) if its is None else partial(check_keys, model, its),
-        WEIGHTS: partial(check_zeros, model) if its is None else partial(check_weights, model, its, threads),
+        KEYS: needs_original(KEYS) if original_model is None else partial(check_keys, model, original_model),
+        WEIGHTS: partial(check_zeros, model)
+        if original_model is None
+        else partial(check_weights, model, original_model, threads),
         TEMPLATE: partial(check_template, model, original),
         TOKENS: partial(check_tokens, model, original),
         SPECIAL: partial(check_special, model, original),
         RUNS: partial(check_run, model, threads),
-        PREDICTIONS: without(PREDICTIONS)
-        if its is None
-        else speaking(PREDICTIONS, lambda: check_predictions(model, its, written(), threads)),
-        REPETITION: speaking(REPETITION, lambda: check_repetition(model, its, written(), n, threads)),
-        END: speaking(END, lambda: check_end(model, threads)),
+        PREDICTIONS: needs_original(PREDICTIONS)
+        if original_model is None
+        else if_generates(PREDICTIONS, lambda: check_predictions(model, original_model, written(), threads)),
+        REPETITION: if_generates(REPETITION, lambda: check_repetition(model, original_model, written(), n, threads)),
+        END: if_generates(END, lambda: check_end(model, threads)),
         VECTORS: partial(check_vectors, model, original, threads),
         SPARSITY: partial(check_sparsity, model, threads),
     }

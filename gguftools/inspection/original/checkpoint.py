@@ -1,4 +1,6 @@
-"""What a file is held against: a checkpoint's folder, whose own tokenizer, template and configs are read, or a file."""
+"""The original that a file is compared with: a file, or a checkpoint's folder with its tokenizer, template and
+configs.
+"""
 
 import json
 from collections.abc import Mapping
@@ -15,12 +17,19 @@ from quants.errors import VocabularyError
 
 from ...metadata.chat_templates import special_texts
 from ...models.model import Model
-from .source_tokenizer import SENTENCEPIECE, Encode, by_library, by_sentencepiece, library_sides, prepared
+from .source_tokenizer import (
+    SENTENCEPIECE,
+    Encode,
+    library_encoder,
+    library_sides,
+    prepare_library,
+    sentencepiece_encoder,
+)
 
 
 @dataclass(frozen=True)
 class Original:
-    """model: as it is, or as a checkpoint is converted, in memory. folder: of a checkpoint on this machine."""
+    """The original. model: as a file, or as a checkpoint converted in memory. folder: of a local checkpoint."""
 
     model: Model
     folder: Path | None
@@ -34,28 +43,28 @@ class Original:
 
     @cached_property
     def encoders(self) -> dict[str, Encode]:
-        """What makes tokens of texts, by the name of the library; none where the checkpoint has no tokenizer.
+        """Return functions from text to ids by library; none if the checkpoint has no tokenizer.
 
-        Raises VocabularyError where a library does not take the checkpoint's files.
+        Raises VocabularyError if a library rejects the checkpoint's files.
         """
         if self.folder is None:
             tokenizer = self.model.tokenizer
             return {"the file": lambda text, around: tokenizer.encode(text, add_special=around, parse_special=True)}
-        found: dict[str, Encode] = {}
+        encoders: dict[str, Encode] = {}
         if self.library is not None:
-            found["tokenizers"] = by_library(self.library, self.config)
+            encoders["tokenizers"] = library_encoder(self.library, self.config)
         if (path := self.folder / "tokenizer.model").is_file():
-            found[SENTENCEPIECE] = by_sentencepiece(path, self.config)
-        return found
+            encoders[SENTENCEPIECE] = sentencepiece_encoder(path, self.config)
+        return encoders
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """tokenizer_config.json."""
+        """Return tokenizer_config.json."""
         return {} if self.files is None else self.files.config
 
     @cached_property
     def library(self) -> Any:
-        """The checkpoint's tokenizer.json, or what amounts to it; None where there is none."""
+        """Return the checkpoint's tokenizer.json, or an equivalent of it; None if there is none."""
         if self.files is None or not self.files.tokenizer:
             return None
         from tokenizers import Tokenizer
@@ -63,19 +72,19 @@ class Original:
         try:
             library = Tokenizer.from_str(json.dumps(self.files.tokenizer))
         except Exception as error:  # whatever the library raises on a tokenizer.json that it does not like
-            said = f"{self.folder} has a tokenizer that cannot be run: {str(error)[:200]}"
-            raise VocabularyError(said) from error
-        return prepared(library, self.config)
+            problem = f"{self.folder} has a tokenizer that cannot be run: {str(error)[:200]}"
+            raise VocabularyError(problem) from error
+        return prepare_library(library, self.config)
 
     @cached_property
     def sides(self) -> dict[str, list[int]]:
-        """What stands before a text ("bos") and behind it ("eos")."""
+        """Return the ids before ("bos") and after ("eos") a text."""
         if self.library is None:
             return {"bos": [], "eos": []}
         return dict(zip(("bos", "eos"), library_sides(self.library, self.config), strict=True))
 
     def token(self, role: str) -> int | None:
-        """The id of the token that plays a role, as the tokenizer's files say it."""
+        """Return the id of a role's token in the tokenizer's files."""
         if self.files is None:
             number = self.model.metadata.get(SPECIAL_TOKENS[role])
             return None if number is None else int(number)
@@ -83,38 +92,38 @@ class Original:
         return next((number for number, token in self.files.added.items() if token.content == text), None)
 
     def tokens(self, role: str) -> dict[str, list[int]]:
-        """Ids of a role's tokens by where they stand; where nothing stands, not at all."""
-        found: dict[str, list[int]] = {}
+        """Return the ids of a role's tokens by the file or place that names them; places without one are left out."""
+        ids_by_source: dict[str, list[int]] = {}
         for name in ("generation_config.json", "config.json"):
-            said = self._config(name).get(f"{role}_token_id")
-            ids = [number for number in (said if isinstance(said, list) else [said]) if isinstance(number, int)]
+            value = self._config(name).get(f"{role}_token_id")
+            ids = [number for number in (value if isinstance(value, list) else [value]) if isinstance(number, int)]
             if ids:
-                found[name] = ids
+                ids_by_source[name] = ids
         if (number := self.token(role)) is not None:
-            found["the tokenizer" if self.folder else "the file"] = [number]
+            ids_by_source["the tokenizer" if self.folder else "the file"] = [number]
         if around := self.sides.get(role):
-            found["what stands around texts"] = around[-1:]
-        return found
+            ids_by_source["what stands around texts"] = around[-1:]
+        return ids_by_source
 
     @cached_property
     def template(self) -> str | None:
-        """The chat template, the default one of several."""
+        """Return the chat template, the default one of several."""
         if self.folder is None or self.files is None:
             return self.model.chat_template
         return checkpoint_templates(self.files).get(DEFAULT)
 
     @property
     def special_texts(self) -> Mapping[str, str]:
-        """bos_token, eos_token, … as templates are told them."""
+        """Return bos_token, eos_token, … as templates get them."""
         if self.files is None:
             return special_texts(self.model.metadata)
         roles = ("bos", "eos", "unk", "pad", "sep", "cls", "mask")
-        found = {f"{role}_token": text for role in roles if (text := self.files.role(role)) is not None}
-        return {"bos_token": "", "eos_token": ""} | found
+        texts = {f"{role}_token": text for role in roles if (text := self.files.role(role)) is not None}
+        return {"bos_token": "", "eos_token": ""} | texts
 
     @cached_property
     def modules(self) -> list[dict[str, Any]] | None:
-        """sentence-transformers' modules; None where the folder has none. Raises FileError for what is no JSON."""
+        """Return sentence-transformers' modules; None if the folder has none. Raises FileError for invalid JSON."""
         path = None if self.folder is None else self.folder / "modules.json"
         if path is None or not path.is_file():
             return None

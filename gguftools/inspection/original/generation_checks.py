@@ -1,4 +1,4 @@
-"""What a file says: beside its original, by itself, and where it stops."""
+"""Check generated text: compared with the original's predictions, for degeneration, and where it ends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ from .verdict import Verdict, judged, skipped
 
 PREDICTIONS, REPETITION, END = "predictions", "repetition", "end of text"
 PASSAGE = 128  # tokens of each passage that predictions are compared on
-MOST_KL, LEAST_AGREEMENT = 2.0, 0.25  # of any file: what is further off has not the original's weights
-MOST_KL_EXACT = 0.01  # of a file whose matrices all have 16 bits or more
+MAX_KL, MIN_AGREEMENT = 2.0, 0.25  # of any file: what is further off has not the original's weights
+MAX_KL_EXACT = 0.01  # of a file whose matrices all have 16 bits or more
 FLOATS = ("F64", "F32", "F16", "BF16")
 IMPROBABLE = 1e-4
 RUN = 16  # of one token, to the end or half of a text: "GGGG"
@@ -33,8 +33,8 @@ SEED = 1
 BEGINNING, LESS_LIKELY = 8, 1.0  # tokens of a text that looks broken; nats a token that the original likes it less
 
 
-class Written(NamedTuple):
-    """A prompt's ids, what the file went on with, and its text."""
+class GeneratedText(NamedTuple):
+    """A prompt's ids, the generated ids and their text, and why it stopped."""
 
     prompt: list[int]
     tokens: list[int]
@@ -43,9 +43,9 @@ class Written(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Parting:
-    """Where the original goes on otherwise: after so many tokens, with which, how much further up its logit is, and
-    what it thinks of the file's choice.
+class FirstDifference:
+    """The first token at which the original would choose otherwise: its index, the original's token, the gap between
+    both logits, and the original's probability of the file's token.
     """
 
     after: int
@@ -54,30 +54,32 @@ class Parting:
     probability: float
 
 
-def write(model: Model, prompt: str | list[int], n: int, threads: int | None, sampling: Sampling) -> Written:
-    return _written(model.generate(prompt, sampling, max_tokens=n, threads=threads))
+def generate_text(
+    model: Model, prompt: str | list[int], n: int, threads: int | None, sampling: Sampling
+) -> GeneratedText:
+    return _finished(model.generate(prompt, sampling, max_tokens=n, threads=threads))
 
 
-def _written(generation: Generation) -> Written:
+def _finished(generation: Generation) -> GeneratedText:
     for _ in generation:
         pass
-    return Written(generation.prompt, generation.tokens, generation.text, generation.stop_reason or "stopped")
+    return GeneratedText(generation.prompt, generation.tokens, generation.text, generation.stop_reason or "stopped")
 
 
-def greedy_texts(model: Model, n: int, threads: int | None) -> list[Written]:
+def greedy_texts(model: Model, n: int, threads: int | None) -> list[GeneratedText]:
     greedy = Sampling(temperature=0)
     texts = (model.generate(each, greedy, max_tokens=_fitting(model, each, n), threads=threads) for each in PROMPTS)
-    return [_written(each) for each in written_together(texts)]
+    return [_finished(each) for each in written_together(texts)]
 
 
 def _fitting(model: Model, prompt: str, n: int) -> int:
-    """As many tokens as the context has room for."""
+    """Return the number of tokens that fit into the context, at most n."""
     room = n if model.context_length is None else model.context_length - len(prompt_ids(model.tokenizer, prompt))
     return max(1, min(n, room))
 
 
-def check_predictions(model: Model, original: Model, written: Sequence[Written], threads: int | None) -> Verdict:
-    """How far predictions are from the original's on passages, and where greedy texts part."""
+def check_predictions(model: Model, original: Model, texts: Sequence[GeneratedText], threads: int | None) -> Verdict:
+    """Check the KL divergence from the original's predictions on passages, and where greedy texts differ."""
     ours, theirs = model.running(threads), original.running(threads)
     if not ours.architecture.block.causal and ours.encoder_decoder is None:
         return skipped(PREDICTIONS, "an encoder predicts no token")
@@ -86,20 +88,20 @@ def check_predictions(model: Model, original: Model, written: Sequence[Written],
     for name in PASSAGES if ours.encoder_decoder is None else ():
         ids = prompt_ids(model.tokenizer, passage(name)[: 8 * PASSAGE])[: min(PASSAGE, model.context_length or PASSAGE)]
         a, b = (_log_p(each.logits(ids)[:, :size]) for each in (theirs, ours))
-        kl.append(divergences(a, b))
+        kl.append(kl_divergences(a, b))
         same.append((a.argmax(axis=1) == b.argmax(axis=1)).astype(np.float32))
-    partings = [parting(theirs, size, each) for each in written]
-    lines = [_said(model, text, where) for text, where in zip(written, partings, strict=True)]
-    lost = [where for where in partings if where is not None]
-    pairs = zip(written, partings, strict=True)
+    differences = [first_difference(theirs, size, each) for each in texts]
+    lines = [_comparison_line(model, text, where) for text, where in zip(texts, differences, strict=True)]
+    lost = [where for where in differences if where is not None]
+    pairs = zip(texts, differences, strict=True)
     together = sum(len(text.tokens) if where is None else where.after for text, where in pairs)
-    total = sum(len(text.tokens) for text in written)
+    total = sum(len(text.tokens) for text in texts)
     figures: dict[str, Any] = {
         "mean_kl": None,
         "same_top": None,
         "greedy_same": together,
         "greedy_tokens": total,
-        "parted_after": [None if where is None else where.after for where in partings],
+        "parted_after": [None if where is None else where.after for where in differences],
     }
     seen = f"greedy texts: {together} of {total} tokens until they part"
     faults = []
@@ -108,22 +110,22 @@ def check_predictions(model: Model, original: Model, written: Sequence[Written],
         figures |= {"mean_kl": mean, "same_top": agreement}
         seen = f"mean KL {mean:.4g}, same top token {agreement:.1%}; {seen}"
         exact = all(len(tensor.shape) < 2 or tensor.format.name in FLOATS for tensor in model.tensors.values())
-        if not mean <= (MOST_KL_EXACT if exact else MOST_KL):
-            limit = f"{MOST_KL_EXACT} for weights that are not quantized" if exact else f"{MOST_KL:g}"
+        if not mean <= (MAX_KL_EXACT if exact else MAX_KL):
+            limit = f"{MAX_KL_EXACT} for weights that are not quantized" if exact else f"{MAX_KL:g}"
             faults.append(f"{seen}; the KL divergence of a sound file is below {limit}")
-        elif agreement < LEAST_AGREEMENT:
+        elif agreement < MIN_AGREEMENT:
             faults.append(f"{seen}; a sound file's top token is the original's more often")
     wild = [where for where in lost if where.probability < IMPROBABLE]
-    if len(wild) * 2 > len(written):
-        faults.append(f"{len(wild)} of {len(written)} greedy texts go on with what the original thinks impossible")
+    if len(wild) * 2 > len(texts):
+        faults.append(f"{len(wild)} of {len(texts)} greedy texts go on with what the original thinks impossible")
     return judged(PREDICTIONS, faults, seen, lines, **figures)
 
 
-def divergences(a: Doubles, b: Doubles) -> Doubles:
-    """KL divergence of b from a, both log(p) (rows, tokens), in nats; a token that cannot come by a counts nothing."""
+def kl_divergences(a: Doubles, b: Doubles) -> Doubles:
+    """Return the KL divergence of b from a, both log(p) (rows, tokens), in nats; tokens with p(a) = 0 count nothing."""
     there = np.isfinite(a)
-    found: Doubles = np.where(there, np.exp(a) * (np.where(there, a, 0) - np.where(there, b, 0)), 0).sum(axis=1)
-    return found
+    kl: Doubles = np.where(there, np.exp(a) * (np.where(there, a, 0) - np.where(there, b, 0)), 0).sum(axis=1)
+    return kl
 
 
 def _log_p(logits: Floats) -> Doubles:
@@ -133,8 +135,8 @@ def _log_p(logits: Floats) -> Doubles:
     return values
 
 
-def parting(original: RunningModel, size: int, text: Written) -> Parting | None:
-    """Where the original, given the same beginning, would have chosen another token; None where nowhere."""
+def first_difference(original: RunningModel, size: int, text: GeneratedText) -> FirstDifference | None:
+    """Return the first token where the original would have chosen another; None if there is none."""
     if not text.tokens:
         return None
     logits = _following(original, text)[:, :size]
@@ -142,12 +144,12 @@ def parting(original: RunningModel, size: int, text: Written) -> Parting | None:
     for i, (token, row) in enumerate(zip(text.tokens, logits, strict=True)):
         theirs = int(row.argmax())
         if theirs != token:
-            return Parting(i, theirs, float(row[theirs] - row[token]), float(np.exp(log_p[i, token])))
+            return FirstDifference(i, theirs, float(row[theirs] - row[token]), float(np.exp(log_p[i, token])))
     return None
 
 
-def _following(model: RunningModel, text: Written) -> Floats:
-    """Logits of each token that was written."""
+def _following(model: RunningModel, text: GeneratedText) -> Floats:
+    """Return the logits of each generated token."""
     if model.encoder_decoder is not None:
         start = int(model.metadata.get(f"{model.metadata['general.architecture']}.decoder_start_token_id", 0))
         return model.logits(text.prompt, [start, *text.tokens[:-1]])
@@ -155,7 +157,7 @@ def _following(model: RunningModel, text: Written) -> Floats:
     return model.forward(ids, first=len(text.prompt) - 1)
 
 
-def _said(model: Model, text: Written, where: Parting | None) -> str:
+def _comparison_line(model: Model, text: GeneratedText, where: FirstDifference | None) -> str:
     begins = quote(model.tokenizer.decode(text.prompt, skip_special=True)[:40])
     if where is None:
         return f"{begins}: all {len(text.tokens)} tokens are the original's"
@@ -164,10 +166,10 @@ def _said(model: Model, text: Written, where: Parting | None) -> str:
     return f"{begins}: after {where.after} tokens {ours}, the original {theirs} ({odds})"
 
 
-def degenerate(tokens: Sequence[int], text: str) -> str | None:
-    """What is wrong with a text that no model should write; None where nothing is.
+def degeneration(tokens: Sequence[int], text: str) -> str | None:
+    """Return what is wrong with a degenerate text; None for a usual one.
 
-    Checked in this order: nothing at all, one token again and again, replacement characters, a short loop at the end.
+    Checked in this order: empty, one token repeated, replacement characters, a short loop at the end.
     """
     if not tokens or not text.strip():
         return "an empty text"
@@ -176,12 +178,12 @@ def degenerate(tokens: Sequence[int], text: str) -> str | None:
         return f"one token {max(runs)} times in a row"
     if text.count("\ufffd") > max(2, BROKEN * len(text)):
         return f"{text.count(chr(0xFFFD))} of {len(text)} characters are no characters (U+FFFD)"
-    period = loop(tokens)
+    period = loop_period(tokens)
     return None if period is None else f"the same {period} tokens again and again"
 
 
-def loop(tokens: Sequence[int]) -> int | None:
-    """The shortest period, at most PERIOD, by which the last REPEATED tokens repeat; None for none."""
+def loop_period(tokens: Sequence[int]) -> int | None:
+    """Return the shortest period, at most PERIOD, with which the last REPEATED tokens repeat; None for none."""
     if len(tokens) < REPEATED:
         return None
     end = list(tokens[-REPEATED:])
@@ -189,31 +191,35 @@ def loop(tokens: Sequence[int]) -> int | None:
 
 
 def check_repetition(
-    model: Model, original: Model | None, written: Sequence[Written], n: int, threads: int | None
+    model: Model, original: Model | None, texts: Sequence[GeneratedText], n: int, threads: int | None
 ) -> Verdict:
-    """Whether the greedy texts and a sampled one are garbage; loops of greedy texts are only told, models have them."""
+    """Check greedy texts and a sampled one for degeneration; loops of greedy texts are only noted, as models
+    have them.
+    """
     faults, lines = list[str](), list[str]()
-    for text in written:
-        found = degenerate(text.tokens, text.text)
-        if found is None:
+    for text in texts:
+        fault = degeneration(text.tokens, text.text)
+        if fault is None:
             continue
-        said = f"{quote(model.tokenizer.decode(text.prompt, skip_special=True)[:40])}: {found}: {quote(text.text[:60])}"
+        line = f"{quote(model.tokenizer.decode(text.prompt, skip_special=True)[:40])}: {fault}: {quote(text.text[:60])}"
         if _is_the_originals(model, original, text, threads):
-            lines.append(f"{said}, as the original's")
+            lines.append(f"{line}, as the original's")
         else:
-            (lines if found.startswith("the same") else faults).append(said)
+            (lines if fault.startswith("the same") else faults).append(line)
     prompt = PROMPTS[0]
-    sampled = write(model, prompt, _fitting(model, prompt, max(n, REPEATED)), threads, Sampling(seed=SEED))
-    if found := degenerate(sampled.tokens, sampled.text):
-        said = f"sampled, seed {SEED}: {found}: {quote(sampled.text[:60])}"
+    sampled = generate_text(model, prompt, _fitting(model, prompt, max(n, REPEATED)), threads, Sampling(seed=SEED))
+    if fault := degeneration(sampled.tokens, sampled.text):
+        line = f"sampled, seed {SEED}: {fault}: {quote(sampled.text[:60])}"
         theirs = _is_the_originals(model, original, sampled, threads)
-        (lines if theirs else faults).append(f"{said}, as the original's" if theirs else said)
-    count = sum(len(each.tokens) for each in (*written, sampled))
-    return judged(REPETITION, faults, f"{len(written)} greedy texts and a sampled one, {count} tokens", lines)
+        (lines if theirs else faults).append(f"{line}, as the original's" if theirs else line)
+    count = sum(len(each.tokens) for each in (*texts, sampled))
+    return judged(REPETITION, faults, f"{len(texts)} greedy texts and a sampled one, {count} tokens", lines)
 
 
-def _is_the_originals(model: Model, original: Model | None, text: Written, threads: int | None) -> bool:
-    """Whether the original begins a text about as likely: later on it would follow any loop that has begun."""
+def _is_the_originals(model: Model, original: Model | None, text: GeneratedText, threads: int | None) -> bool:
+    """Return whether the original finds the beginning about as likely; later it would follow any loop that has
+    begun.
+    """
     if original is None or not text.tokens:
         return False
     begun = text._replace(tokens=text.tokens[:BEGINNING])
@@ -225,12 +231,12 @@ def _is_the_originals(model: Model, original: Model | None, text: Written, threa
 
 
 def check_end(model: Model, threads: int | None) -> Verdict:
-    """Whether what ends a turn by the template ends a text, and whether an answer ends."""
+    """Check that the token which ends a turn in the template ends a text, and whether an answer ends."""
     if model.chat_template is None:
         return skipped(END, "without a chat template there is no answer that should end")
     tokenizer = model.tokenizer
-    said = [QUESTION, {"role": "assistant", "content": "4"}]
-    text = rendered(model.metadata, said, ask_for_answer=False)
+    messages = [QUESTION, {"role": "assistant", "content": "4"}]
+    text = rendered(model.metadata, messages, ask_for_answer=False)
     after = tokenizer.encode(text[text.rfind("4") + 1 :], add_special=False, parse_special=True)
     controls = set(tokenizer.control_ids) | set(tokenizer.end_ids)
     end = next((number for number in after if number in controls), None)
@@ -246,7 +252,7 @@ def check_end(model: Model, threads: int | None) -> Verdict:
     room = ANSWER if model.context_length is None else min(ANSWER, model.context_length - len(ids))
     if room < 1:
         return judged(END, faults, "the context has no room for an answer", lines)
-    answer = write(model, ids, room, threads, Sampling(temperature=0))
+    answer = generate_text(model, ids, room, threads, Sampling(temperature=0))
     seen = f"an answer ended after {len(answer.tokens)} tokens"
     if answer.reason != "end":
         seen = f"not reached within {room} tokens; a model that was not taught to answer need not"

@@ -1,6 +1,6 @@
-"""A checkpoint's own tokenizer, by the library that its files are made for: `tokenizers` or `sentencepiece`.
+"""A checkpoint's own tokenizer, run by the library that its files are made for: `tokenizers` or `sentencepiece`.
 
-No code of a checkpoint runs: other kinds of tokenizers have nothing here that they could be compared with.
+No code of a checkpoint runs, so other types of tokenizers cannot be compared.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,45 +21,43 @@ FAIRSEQ = {0: 3, 1: 0, 2: 2}  # XLM-RoBERTa's ids of the model file's special pi
 
 
 @dataclass(frozen=True)
-class Source:
-    """encoders: what makes tokens of texts, by the name of its file. around: whether it is known what they put around
-    texts.
-    """
+class SourceTokenizer:
+    """Encoders by the name of their file. around: whether it is known which tokens they add around texts."""
 
     encoders: Mapping[str, Encode]
     around: bool
 
 
-def source_tokenizer(folder: Path, fairseq: bool = False) -> Source:
-    """The tokenizer in a checkpoint's folder; no encoders where no library reads it.
+def source_tokenizer(folder: Path, fairseq: bool = False) -> SourceTokenizer:
+    """Return the tokenizer in a checkpoint's folder; without encoders if no library reads it.
 
-    fairseq: the ids are XLM-RoBERTa's. Raises VocabularyError where a library does not take the checkpoint's files.
+    fairseq: the ids are XLM-RoBERTa's. Raises VocabularyError if a library rejects the checkpoint's files.
     """
-    found: dict[str, Encode] = {}
+    encoders: dict[str, Encode] = {}
     path = folder / "tokenizer_config.json"
     config = read_tokenizer_config(read_json_object(path, optional=True), str(path))
     if (path := folder / "tokenizer.json").is_file():
-        found[path.name] = by_library(opened_library(path, config), config)
+        encoders[path.name] = library_encoder(open_library(path, config), config)
     for path in (folder / name for name in MODEL_FILES):
         if is_model_file(path):
-            found[path.name] = by_sentencepiece(path, config, fairseq)
+            encoders[path.name] = sentencepiece_encoder(path, config, fairseq)
             break
-    return Source(found, fairseq or "tokenizer.json" in found or "tokenizer_class" in config)
+    return SourceTokenizer(encoders, fairseq or "tokenizer.json" in encoders or "tokenizer_class" in config)
 
 
-def opened_library(path: Path, config: Mapping[str, Any]) -> Any:
-    """A tokenizer.json with the added tokens of tokenizer_config.json, as transformers adds them."""
+def open_library(path: Path, config: Mapping[str, Any]) -> Any:
+    """Open a tokenizer.json with the added tokens of tokenizer_config.json, as transformers adds them."""
     from tokenizers import Tokenizer
 
     try:
         library = Tokenizer.from_file(str(path))
     except Exception as error:  # whatever the library raises on a tokenizer.json that it does not like
         raise VocabularyError(f"{path} cannot be run: {str(error)[:200]}") from error
-    return prepared(library, config)
+    return prepare_library(library, config)
 
 
-def prepared(library: Any, config: Mapping[str, Any]) -> Any:
-    """A library's tokenizer that reads whole texts, and finds the added tokens of tokenizer_config.json."""
+def prepare_library(library: Any, config: Mapping[str, Any]) -> Any:
+    """Make a library's tokenizer read whole texts and match the added tokens of tokenizer_config.json."""
     import tokenizers
 
     library.no_truncation()
@@ -75,8 +73,8 @@ def prepared(library: Any, config: Mapping[str, Any]) -> Any:
     return library
 
 
-def by_library(library: Any, config: Mapping[str, Any]) -> Encode:
-    """Texts by a tokenizer.json; what goes around them by `add_bos_token` and `add_eos_token`, too."""
+def library_encoder(library: Any, config: Mapping[str, Any]) -> Encode:
+    """Return an encoder by tokenizer.json that respects `add_bos_token` and `add_eos_token`."""
     before, after = library_sides(library, config)
 
     def encode(text: str, around: bool) -> list[int]:
@@ -87,9 +85,7 @@ def by_library(library: Any, config: Mapping[str, Any]) -> Encode:
 
 
 def library_sides(library: Any, config: Mapping[str, Any]) -> tuple[list[int], list[int]]:
-    """What stands before a text and behind it: what the library puts there, and what tokenizer_config.json says, which
-    has the last word.
-    """
+    """Return the ids before and after a text: those that the library adds, overridden by tokenizer_config.json."""
     plain, around = list[int](), list[int]()
     for probe in PROBES:
         if not plain:
@@ -106,16 +102,19 @@ def library_sides(library: Any, config: Mapping[str, Any]) -> tuple[list[int], l
     return sides["bos"], sides["eos"]
 
 
-def by_sentencepiece(path: Path, config: Mapping[str, Any], fairseq: bool = False) -> Encode:
-    """Texts by a model file; around them what the classes of transformers put there that such files are made for."""
+def sentencepiece_encoder(path: Path, config: Mapping[str, Any], fairseq: bool = False) -> Encode:
+    """Return an encoder by a model file, with the tokens that transformers' classes for such files add around texts."""
     from sentencepiece import SentencePieceProcessor
 
     try:
         library = SentencePieceProcessor(model_proto=read_vocabulary(path))
     except RuntimeError as error:
         raise VocabularyError(f"{path} is no sentencepiece model: {str(error)[:200]}", "fetch it again") from error
-    kind = str(config.get("tokenizer_class", "")).removesuffix("Fast")
-    bos, eos = config.get("add_bos_token", kind != "T5Tokenizer"), config.get("add_eos_token", kind == "T5Tokenizer")
+    tokenizer_class = str(config.get("tokenizer_class", "")).removesuffix("Fast")
+    bos, eos = (
+        config.get("add_bos_token", tokenizer_class != "T5Tokenizer"),
+        config.get("add_eos_token", tokenizer_class == "T5Tokenizer"),
+    )
     begin = [library.bos_id()] if bos and library.bos_id() >= 0 else []
     end = [library.eos_id()] if eos and library.eos_id() >= 0 else []
 

@@ -1,4 +1,4 @@
-"""Files of PowerInfer: whether the predictor that is in them leaves neurons out, and not those that matter."""
+"""Check files of PowerInfer: whether the predictor skips neurons, and only those that matter little."""
 
 import numpy as np
 
@@ -11,11 +11,11 @@ from .verdict import Verdict, judged, skipped
 
 SPARSITY = "predictor"
 PASSAGE = 64  # tokens
-LEAST_AGREEMENT = 0.5
+MIN_AGREEMENT = 0.5
 
 
 def check_sparsity(model: Model, threads: int | None) -> Verdict:
-    """Whether the file runs with its predictor, skips neurons, and mostly predicts what it does without."""
+    """Check that the file runs with its predictor, skips neurons, and mostly predicts the same tokens as without."""
     if "blk.0.fc1.weight" not in model.tensors:
         return skipped(SPARSITY, "the file has no predictor")
     sparse = RunningModel(model.metadata, model.tensors, threads=threads)
@@ -29,6 +29,6 @@ def check_sparsity(model: Model, threads: int | None) -> Verdict:
     faults = []
     if counted.skipped == 0:
         faults.append(f"the predictor leaves no neuron out, of {counted.neurons:,}")
-    if agreement < LEAST_AGREEMENT:
+    if agreement < MIN_AGREEMENT:
         faults.append(f"{seen}; the predictor leaves out what matters")
     return judged(SPARSITY, faults, seen, skipped=counted.skipped, same_top=agreement)

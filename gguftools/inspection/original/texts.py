@@ -1,4 +1,4 @@
-"""Texts that files are tried with: pieces of those that come with the package, and what tokenizers trip over."""
+"""Test texts: passages that come with the package, and texts on which tokenizers differ."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -161,29 +161,31 @@ PIECE = 300  # characters
 
 
 def token_texts(special: Iterable[str]) -> list[str]:
-    """What tokens are made of to compare them: awkward texts, texts with special tokens, pieces of many languages."""
-    found = list(AWKWARD)
+    """Return texts to compare tokenizers on: awkward ones, texts with special tokens, pieces of many languages."""
+    texts = list(AWKWARD)
     for token in special:
-        found += [token, f"a{token}b", f"{token} {token}\n"]
+        texts += [token, f"a{token}b", f"{token} {token}\n"]
     for name, text in _package_texts().items():
         step = PIECE * (2 if name in ("languages", "scripts") else 20)
-        found += [text[start : start + PIECE] for start in range(0, len(text), step)]
-    return found
+        texts += [text[start : start + PIECE] for start in range(0, len(text), step)]
+    return texts
 
 
 def adversarial_texts(special: Iterable[str]) -> list[str]:
-    """Some hundred short texts on which tokenizers differ: scripts, emoji, marks, digits, runs of one character,
-    control characters, code, and special tokens by themselves, in and next to text.
+    """Return some hundred short texts on which tokenizers differ.
+
+    Scripts, emoji, marks, digits, runs of one character, control characters, code, and special tokens alone, inside and
+    next to text.
     """
-    found = [*AWKWARD, *SCRIPTS, *CODE]
+    texts = [*AWKWARD, *SCRIPTS, *CODE]
     for run in RUNS:
-        found += [run * count for count in COUNTS] + [f"a{run * count}b" for count in (1, 2, 5)] + [f"{run}x{run}"]
-    found += [f"a{control}b" for control in CONTROLS] + [f"{control}{control} x" for control in CONTROLS[:8]]
-    found += ["ab " * 60, "12 " * 40, "Aa1!" * 30, "\n a\n  b\n   c" * 8, " " * 200, "9" * 120, "日本" * 50]
+        texts += [run * count for count in COUNTS] + [f"a{run * count}b" for count in (1, 2, 5)] + [f"{run}x{run}"]
+    texts += [f"a{control}b" for control in CONTROLS] + [f"{control}{control} x" for control in CONTROLS[:8]]
+    texts += ["ab " * 60, "12 " * 40, "Aa1!" * 30, "\n a\n  b\n   c" * 8, " " * 200, "9" * 120, "日本" * 50]
     for token in special:
-        found += [token, token * 2, f"a{token}", f"{token}a", f" {token} ", f"a {token} b", f"{token}\n{token} b\n"]
-        found += [f"{token}user\nHi there{token}", token[:-1], token.upper(), f"x{token}\u00a0y"]
-    return list(dict.fromkeys(found))
+        texts += [token, token * 2, f"a{token}", f"{token}a", f" {token} ", f"a {token} b", f"{token}\n{token} b\n"]
+        texts += [f"{token}user\nHi there{token}", token[:-1], token.upper(), f"x{token}\u00a0y"]
+    return list(dict.fromkeys(texts))
 
 
 def passage(name: str) -> str:

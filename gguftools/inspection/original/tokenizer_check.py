@@ -1,6 +1,4 @@
-"""The last check of a conversion: the written vocabulary beside the checkpoint's own tokenizer, on texts that differ
-where tokenizers do.
-"""
+"""Check a conversion's vocabulary against the checkpoint's own tokenizer, on texts on which tokenizers differ."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +12,7 @@ from quants.errors import GgufToolsError, VocabularyError
 from quants.spelling import quote
 from runtime.tokenizer import Tokenizer, tokenizer_from_metadata
 
-from .source_tokenizer import Encode, Source, source_tokenizer
+from .source_tokenizer import Encode, SourceTokenizer, source_tokenizer
 from .texts import adversarial_texts
 
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # XLM-RoBERTa's first tokens
@@ -24,9 +22,11 @@ SHOWN = 24  # ids of a text, around the first that differs
 
 @dataclass(frozen=True)
 class TokenizerCheck:
-    """texts: how many were compared, with and without the tokens around them. differing: on how many the ids differ.
-    sources: the checkpoint's files that they were compared with. message: the first difference, or why nothing was
-    compared; "" where all agree.
+    """The result of the comparison.
+
+    texts: how many were compared, with and without the tokens around them. differing: how many got different ids.
+    sources: the checkpoint's files that were used. message: the first difference, or why nothing was compared; "" if
+    all agree.
     """
 
     texts: int = 0
@@ -36,14 +36,14 @@ class TokenizerCheck:
 
 
 def check_tokenizer(metadata: Mapping[str, Any], folder: Path) -> TokenizerCheck:
-    """Compare a file's vocabulary with the tokenizer of the checkpoint's folder. An error of ours becomes a message."""
-    kind = metadata.get(Keys.Tokenizer.MODEL)
-    if kind in (None, "none", "no_vocab"):
+    """Compare a file's vocabulary with the tokenizer of the checkpoint's folder. A GgufToolsError becomes a message."""
+    vocabulary_model = metadata.get(Keys.Tokenizer.MODEL)
+    if vocabulary_model in (None, "none", "no_vocab"):
         return TokenizerCheck()
     try:
         tokenizer = tokenizer_from_metadata(metadata)
         first = [tokenizer.text(number) for number in range(min(len(FAIRSEQ), tokenizer.vocab_size))]
-        source = source_tokenizer(folder, kind == "t5" and tuple(first) == FAIRSEQ)
+        source = source_tokenizer(folder, vocabulary_model == "t5" and tuple(first) == FAIRSEQ)
         if not source.encoders:
             nothing = f"the file's tokenizer was compared with nothing: no library reads {folder}'s"
             return TokenizerCheck(message=nothing)
@@ -52,7 +52,7 @@ def check_tokenizer(metadata: Mapping[str, Any], folder: Path) -> TokenizerCheck
         return TokenizerCheck(message=f"the file's tokenizer was not compared with the checkpoint's: {error}")
 
 
-def _compared(tokenizer: Tokenizer, source: Source) -> TokenizerCheck:
+def _compared(tokenizer: Tokenizer, source: SourceTokenizer) -> TokenizerCheck:
     special, encoders = _special(tokenizer), source.encoders
     texts = adversarial_texts(special)
     compared, differing, message = 0, 0, ""
@@ -68,8 +68,10 @@ def _compared(tokenizer: Tokenizer, source: Source) -> TokenizerCheck:
 
 
 def _is_asked(name: str, encoders: Mapping[str, Encode], text: str, special: Sequence[str]) -> bool:
-    """Whether a text has but one right answer by a file. A model file knows no tokens that are written in texts; where
-    both stand beside each other and disagree on what stands between these, there is none.
+    """Return whether a checkpoint's file gives a definite answer for a text.
+
+    A sentencepiece model does not match special tokens in texts. If it and tokenizer.json disagree on the pieces
+    between these, the answer is undefined.
     """
     if not any(token in text for token in special):
         return True
@@ -80,7 +82,7 @@ def _is_asked(name: str, encoders: Mapping[str, Encode], text: str, special: Seq
 
 
 def _difference(tokenizer: Tokenizer, encoders: Mapping[str, Encode], text: str, with_around: bool) -> str:
-    """The first difference of a text's ids to all that the checkpoint's files give; "" for none."""
+    """Return the first difference between a text's ids and all those of the checkpoint's files; "" for none."""
     for around in (False, True) if with_around else (False,):
         ours = tokenizer.encode(text, add_special=around, parse_special=True)
         try:
@@ -97,13 +99,13 @@ def _difference(tokenizer: Tokenizer, encoders: Mapping[str, Encode], text: str,
 
 
 def _shown(ids: Sequence[int], place: int) -> str:
-    """A list of ids, of a long one what stands around a place."""
+    """Return ids as text; of a long list those around a place."""
     start = max(0, place - SHOWN // 2) if len(ids) > SHOWN else 0
     shown = ", ".join(map(str, ids[start : start + SHOWN]))
     return f"[{'… ' if start else ''}{shown}{' …' if start + SHOWN < len(ids) else ''}]"
 
 
 def _special(tokenizer: Tokenizer) -> list[str]:
-    """The texts of special tokens, from both ends of the vocabulary."""
-    found = [tokenizer.text(number) for number in tokenizer.special_ids]
-    return found if len(found) <= SPECIAL else [*found[: SPECIAL // 2], *found[-SPECIAL // 2 :]]
+    """Return the texts of special tokens, from both ends of the vocabulary."""
+    texts = [tokenizer.text(number) for number in tokenizer.special_ids]
+    return texts if len(texts) <= SPECIAL else [*texts[: SPECIAL // 2], *texts[-SPECIAL // 2 :]]

@@ -1,4 +1,4 @@
-"""Vectors of an embedding model's file beside its original's."""
+"""Compare the vectors of an embedding model's file with its original's."""
 
 import numpy as np
 
@@ -11,30 +11,34 @@ from .verdict import Verdict, judged, skipped
 
 VECTORS = "vectors"
 SAMPLES = ("It is a truth universally acknowledged.", "The giant panda is a bear of China.", "def f(x): return x + 1")
-LEAST_COSINE = 0.9  # between a text's vector and the original's
+MIN_COSINE = 0.9  # between a text's vector and the original's
 ALIKE = 1 - 1e-6  # the cosine of different texts' vectors is below
 
 
 def check_vectors(model: Model, original: Original | None, threads: int | None) -> Verdict:
-    """Whether pooling is the original's, and vectors are finite, differ, and are near the original's."""
+    """Check that pooling is the original's, and that vectors are finite, distinct and close to the original's."""
     name = model.architecture
-    running, said = model.running(threads), model.metadata.get(f"{name}.pooling_type")
+    running, stated = model.running(threads), model.metadata.get(f"{name}.pooling_type")
     modules = None if original is None else original.modules
-    if said is None and modules is None and not running.architecture.block.hidden_states:
+    if stated is None and modules is None and not running.architecture.block.hidden_states:
         return skipped(VECTORS, "the file is no embedding model: it says nothing of pooling")
     faults, lines = list[str](), list[str]()
     ours = file_pooling(model.metadata)
     theirs = _pooling(original)
     if theirs is not None and ours != theirs:
-        faults.append(f"{name}.pooling_type is {ours if said is not None else 'missing'}; the original's is {theirs}")
+        faults.append(f"{name}.pooling_type is {ours if stated is not None else 'missing'}; the original's is {theirs}")
     if modules is not None:
-        kinds = [str(each.get("type", "")).rpartition(".")[2] for each in modules]
-        if "Normalize" not in kinds:
+        module_types = [str(each.get("type", "")).rpartition(".")[2] for each in modules]
+        if "Normalize" not in module_types:
             lines.append("the original does not normalize its vectors, which programs do: `embed --normalize -1`")
-        lines += [f"the original has a module {kind}, which the file has not" for kind in kinds if kind == "Dense"]
+        lines += [
+            f"the original has a module {module_type}, which the file has not"
+            for module_type in module_types
+            if module_type == "Dense"
+        ]
     way: Pooling = "mean" if ours in ("none", "rank") else ours
-    found = model.embed(list(SAMPLES), pooling=way, normalize=AS_THEY_ARE, threads=threads)
-    vectors = normalized(found.vectors, EUCLIDEAN)
+    embeddings = model.embed(list(SAMPLES), pooling=way, normalize=AS_THEY_ARE, threads=threads)
+    vectors = normalized(embeddings.vectors, EUCLIDEAN)
     if not np.isfinite(vectors).all():
         faults.append("vectors are not finite")
     among = vectors @ vectors.T
@@ -46,13 +50,13 @@ def check_vectors(model: Model, original: Original | None, threads: int | None) 
         wanted = original.model.embed(list(SAMPLES), pooling=way, threads=threads).vectors
         cosine = float((vectors * wanted).sum(axis=1).min())
         seen += f", with the original's {cosine:.5f} or more"
-        if not cosine >= LEAST_COSINE:
-            faults.append(f"the cosine with the original's vectors is {cosine:.3f}; {LEAST_COSINE} or more is expected")
+        if not cosine >= MIN_COSINE:
+            faults.append(f"the cosine with the original's vectors is {cosine:.3f}; {MIN_COSINE} or more is expected")
     return judged(VECTORS, faults, seen, lines, pooling=ours, least_cosine=cosine)
 
 
 def _pooling(original: Original | None) -> Pooling | None:
-    """What the original says; None where nothing."""
+    """Return the original's pooling; None if it declares none."""
     if original is None:
         return None
     if original.folder is None:

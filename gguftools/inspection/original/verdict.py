@@ -1,16 +1,19 @@
-"""What a check found."""
+"""The result of one check."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Word = Literal["ok", "wrong", "not applicable"]
-MOST_LINES = 12
+MAX_LINES = 12
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """name: of the check. seen: what was found, in one line. lines: what belongs to it. figures: for programs."""
+    """The result of a check.
+
+    name: of the check. seen: the result in one line. lines: details. figures: for programs.
+    """
 
     name: str
     verdict: Word
@@ -19,7 +22,7 @@ class Verdict:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "name": self.name,
             "verdict": self.verdict,
@@ -30,12 +33,13 @@ class Verdict:
 
 
 def judged(name: str, faults: Sequence[str], seen: str, lines: Sequence[str] = (), **figures: Any) -> Verdict:
-    """Wrong with the first of the faults as what was seen, all of them behind it; otherwise ok."""
+    """Return "wrong" with the first fault as the result and the others as details; "ok" without faults."""
     if not faults:
-        return Verdict(name, "ok", seen, tuple(lines)[:MOST_LINES], figures)
+        return Verdict(name, "ok", seen, tuple(lines)[:MAX_LINES], figures)
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return Verdict(name, "wrong", faults[0] + more, (*faults[1:], *lines)[:MOST_LINES], figures)
+    return Verdict(name, "wrong", faults[0] + more, (*faults[1:], *lines)[:MAX_LINES], figures)
 
 
 def skipped(name: str, why: str) -> Verdict:
+    """Return the result of a check that does not apply."""
     return Verdict(name, "not applicable", why)

@@ -1,4 +1,4 @@
-"""Templates, token ids and special tokens of a file beside those that its model was published with."""
+"""Compare chat template, token ids and special tokens of a file with those of its original."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -16,13 +16,13 @@ from .texts import token_texts
 from .verdict import Verdict, judged, skipped
 
 TEMPLATE, TOKENS, SPECIAL = "chat template", "token ids", "special tokens"
-MOST_SPECIAL = 24  # of a vocabulary's control tokens: that many are written in texts
+MAX_SPECIAL = 24  # of a vocabulary's control tokens: that many are written in texts
 ROLES = ("bos", "eos", "unk", "pad", "sep", "mask")
 NEEDED = ("bos", "eos")
 
 
 def check_template(model: Model, original: Original | None) -> Verdict:
-    """Whether the usual conversations become the same texts; without an original, whether they become texts."""
+    """Check that usual conversations render to the original's texts; without an original, that they render."""
     ours, theirs = model.chat_template, None if original is None else original.template
     if ours is None and theirs is None:
         return skipped(TEMPLATE, "the file has none" + (", nor has the original" if original else ""))
@@ -32,26 +32,26 @@ def check_template(model: Model, original: Original | None) -> Verdict:
         return judged(TEMPLATE, ["the file has a chat template; the original has none"], "")
     answers = _rendered(ours, special_texts(model.metadata))
     if original is None or theirs is None:
-        return _rendered_alone(model, answers)
+        return _check_without_original(model, answers)
     wanted = _rendered(theirs, original.special_texts)
     differing = [name for name, answer in answers.items() if _is_other(answer, wanted[name])]
     if not differing:
         return judged(TEMPLATE, [], f"{len(answers)} conversations become the original's texts")
     first = differing[0]
-    said = f"{len(differing)} of {len(answers)} conversations become other texts than the original's; {first}:"
+    fault = f"{len(differing)} of {len(answers)} conversations become other texts than the original's; {first}:"
     both = _lines(wanted[first]), _lines(answers[first])
     lines = list(difflib.unified_diff(*both, "original", "file", lineterm="", n=1))
-    return judged(TEMPLATE, [said], "", lines, differing=differing)
+    return judged(TEMPLATE, [fault], "", lines, differing=differing)
 
 
-def _rendered_alone(model: Model, answers: Mapping[str, Answer]) -> Verdict:
-    """What is wrong with a template by itself."""
+def _check_without_original(model: Model, answers: Mapping[str, Answer]) -> Verdict:
+    """Check a template without comparing it."""
     asked = [answers[name] for name in SAMPLES]
     if asked[0].text is None:
         return judged(TEMPLATE, [f"with a question, the template {asked[0].error}"], "")
-    said = list(remarks(asked, model.metadata))
-    faults = [each for each in said if "no token of this vocabulary" in each or "drops what" in each]
-    lines = [each for each in said if each not in faults]
+    problems = list(remarks(asked, model.metadata))
+    faults = [each for each in problems if "no token of this vocabulary" in each or "drops what" in each]
+    lines = [each for each in problems if each not in faults]
     return judged(TEMPLATE, faults, f"{_count(answers)} of {len(answers)} conversations become texts", lines)
 
 
@@ -60,7 +60,7 @@ def _is_other(answer: Answer, other: Answer) -> bool:
 
 
 def _rendered(template: str, special: Mapping[str, str]) -> dict[str, Answer]:
-    """Of each sample up to where an answer begins, and without that beginning."""
+    """Render each sample with and without the generation prompt."""
     common = {"tools": None, "documents": None, **special}
     asked: dict[str, dict[str, Any]] = {}
     for prompt in (True, False):
@@ -78,9 +78,9 @@ def _lines(answer: Answer) -> list[str]:
 
 
 def check_tokens(model: Model, original: Original | None) -> Verdict:
-    """Whether texts become the same ids, with and without the tokens around them; or at least texts again."""
+    """Check that texts get the original's ids, with and without special tokens around them."""
     tokenizer = model.tokenizer
-    controls = [tokenizer.text(number) for number in tokenizer.control_ids[:MOST_SPECIAL]]
+    controls = [tokenizer.text(number) for number in tokenizer.control_ids[:MAX_SPECIAL]]
     texts = token_texts(controls)
     if original is None:
         for text in texts:
@@ -118,25 +118,25 @@ def _parting(model: Model, text: str, ours: list[int], theirs: list[int], around
 
 
 def _token(model: Model, number: int) -> str:
-    """A token, by its number and text."""
+    """Return a token as its number and text."""
     tokenizer = model.tokenizer
     return f"{number} {quote(tokenizer.text(number))}" if 0 <= number < tokenizer.vocab_size else f"{number}, no token"
 
 
 def check_special(model: Model, original: Original | None) -> Verdict:
-    """Whether the tokens that begin and end texts are those of the original's configs."""
+    """Check that the tokens which begin and end texts are those of the original's configs."""
     ends = model.tokenizer.end_ids
-    said = {role: model.metadata.get(SPECIAL_TOKENS[role]) for role in (*ROLES, "eot")}
-    shown = [f"{role} {_token(model, int(number))}" for role, number in said.items() if number is not None]
+    ids_by_role = {role: model.metadata.get(SPECIAL_TOKENS[role]) for role in (*ROLES, "eot")}
+    shown = [f"{role} {_token(model, int(number))}" for role, number in ids_by_role.items() if number is not None]
     seen = ", ".join(shown) or "none are named"
     lines = [f"ends of a text: {_listed(model, ends) or 'none'}"]
     if original is None:
-        if not ends and said["eos"] is None and model.metadata.get("tokenizer.ggml.model") != "none":
+        if not ends and ids_by_role["eos"] is None and model.metadata.get("tokenizer.ggml.model") != "none":
             return judged(SPECIAL, ["no token ends a text"], seen, lines)
         return judged(SPECIAL, [], seen, lines)
     faults = []
     for role in ROLES:
-        wanted, number = original.tokens(role), said[role]
+        wanted, number = original.tokens(role), ids_by_role[role]
         known = {each for ids in wanted.values() for each in ids if each >= 0}
         places = "; ".join(f"{_listed(model, ids)} by {name}" for name, ids in wanted.items())
         places = _listed(model, known) if len(known) == 1 else places

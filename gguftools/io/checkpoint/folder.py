@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from archs.decisions import encoder_config, with_decision
-from archs.small_files import read_json_object
+from archs.small_files import read_json_object, recorded_reads
 from quants import Tensor
 from quants.errors import FileError, GgufToolsError
 
@@ -67,15 +67,17 @@ def open_checkpoint(folder: Path, open_weights: OpenWeights | None = None) -> Ch
     folder, end = Path(folder), time.monotonic() + PATIENCE
     while True:
         check_checkpoint_whole(folder)
-        state, opened = state_of(folder / "config.json"), None
+        state = state_of(folder / "config.json")
         try:
-            opened = _open(folder, open_weights)
+            with recorded_reads() as reads:
+                opened = _open(folder, open_weights)
+                check_checkpoint_whole(folder)
+                if state_of(folder / "config.json") == state or time.monotonic() > end:
+                    return opened
+                reads.clear()  # the next attempt reads all files again
         except GgufToolsError:
             if state_of(folder / "config.json") == state or time.monotonic() > end:
                 raise
-        check_checkpoint_whole(folder)
-        if opened is not None and (state_of(folder / "config.json") == state or time.monotonic() > end):
-            return opened
 
 
 def check_checkpoint_whole(folder: Path) -> None:
@@ -96,8 +98,8 @@ def _open(folder: Path, open_weights: OpenWeights | None) -> Checkpoint:
             if name in tensors:
                 raise FileError(f"tensor {name!r} is in two files: {tensors[name].origin} and {tensor.origin}")
             tensors[name] = tensor
-    if beside := (config.get("decision") or {}).get("beside"):
-        files = [*files, folder / beside]
+    if head_file := (config.get("decision") or {}).get("head_file"):
+        files = [*files, folder / head_file]
         head = open_safetensors(files[-1])
         tensors |= {f"{files[-1].stem}.{name}": tensor for name, tensor in head.items()}
     if missing := [name for name in weight_map if name not in tensors]:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from archs.small_files import recorded_reads
 from quants import Tensor
 from quants.arguments import PathLike
 from quants.errors import FileError, GgufToolsError
@@ -23,7 +24,7 @@ from quants.errors import FileError, GgufToolsError
 from ..naming import hint_for_absent
 from ..stores.block_cache import BlockCache
 from ..stores.path import StorePath, located
-from ..stores.store import Objects, is_pinned, listing
+from ..stores.store import Objects, is_pinned, listing, state_of_object
 from ..stores.trying import Bytes
 from .folder import PLAIN_NAME, Checkpoint, open_checkpoint
 from .safetensors import data_edges, header_size, tensors_of
@@ -112,7 +113,7 @@ def open_remote(name: PathLike) -> Iterator[Checkpoint]:
     repository or revision that is wrong, for one that needs a token, without network, and as `open_checkpoint` does.
     """
     place = _place(name)
-    with tempfile.TemporaryDirectory(prefix="gguftools-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="gguftools-") as temporary, recorded_reads() as reads:
         folder = Path(temporary, *place.folders)  # metadata takes names from the folder's
         folder.mkdir(parents=True)
         sizes = _fetch_small_files(place, folder)
@@ -123,6 +124,11 @@ def open_remote(name: PathLike) -> Iterator[Checkpoint]:
             raise type(error)(str(error).replace(str(folder), place.name), error.hint) from error
         files = [place.path / path.name for path in checkpoint.files] if isinstance(place, StoredFolder) else []
         yield replace(checkpoint, files=list[Path](files), remote=place.identity)
+        for path in [path for path in reads if path.is_relative_to(folder)]:
+            del reads[path]  # a copy in the temporary folder
+        if isinstance(place, StoredFolder):
+            opened = place.objects.found.items()
+            reads |= {located(name): state_of_object(each.size, each.version) for name, each in opened}
 
 
 def _place(name: PathLike) -> Place:

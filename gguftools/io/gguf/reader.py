@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from archs.metadata import Metadata, Value, ValueType
 from archs.schema import KEYS
-from archs.small_files import check_not_pointer
+from archs.small_files import check_not_pointer, record_read
 from archs.values import ARRAY_TYPES, MAX_ARRAY_DEPTH
 from quants import Format, FormatError, Tensor, format_of_type
 from quants.errors import FileError
@@ -251,6 +251,7 @@ def map_file(path: Path, kind: str) -> NDArray[np.uint8]:
             raise FileError(f"{path} is not a regular file")
         if not info.st_size:
             raise FileError(f"{path} is empty, not a {kind}")
+        record_read(path, info)
         with path.open("rb") as file:
             check_not_pointer(path, file.read(64))
             MAPPED[path] = info.st_size

@@ -29,8 +29,8 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 LOGITS_AT_ONCE = 1 << 23  # of one model: 33 MB; each temperature needs its own
-LEAST_PLACES = 16  # at a time, however large the vocabulary
-MOST_LOOKED_UP = 64  # tokens of a looked-up draft: as many as there ever are; those that are too many are not counted
+MIN_PLACES = 16  # at a time, however large the vocabulary
+MAX_LOOKUP = 64  # tokens of a looked-up draft: as many as there ever are; those that are too many are not counted
 
 Progress = Callable[[int, int, float], None]  # windows done, of how many, mean acceptance of the first draft so far
 
@@ -61,7 +61,7 @@ class DraftLogits(Protocol):
 
 
 @dataclass(frozen=True)
-class ForwardContext:
+class AcceptanceRun:
     """A model and its drafts over windows.
 
     size: tokens of the model's vocabulary; what its matrix has beyond them is never drawn. drafts: by name. A draft's
@@ -80,47 +80,47 @@ class ForwardContext:
     def run(self, progress: Progress | None = None) -> dict[str, Acceptance]:
         """Raises ModelError where the model's own logits are not finite; of a draft that is its problem."""
         names = [*self.drafts, *([] if self.lookup is None else [self.lookup])]
-        found = {name: Acceptance() for name in names}
-        first = found[names[0]]
+        results = {name: Acceptance() for name in names}
+        first = results[names[0]]
         for number, window in enumerate(self.windows):
-            self._window(number, window, found)
+            self._window(number, window, results)
             if progress is not None:
                 progress(number + 1, len(self.windows), _mean(first.stands))
-        return found
+        return results
 
-    def _window(self, number: int, window: "Window", found: Mapping[str, Acceptance]) -> None:
+    def _window(self, number: int, window: "Window", results: Mapping[str, Acceptance]) -> None:
         from runtime.kernels.threads import spans
 
         count = len(window.scored)
-        for each in found.values():
+        for each in results.values():
             each.stands.append(np.zeros((count, len(self.temperatures))))
             each.agree.append(np.zeros(count, np.bool_))
-        copies = None if self.lookup is None else _Copies(window, found[self.lookup], len(self.temperatures))
-        step = max(LEAST_PLACES, LOGITS_AT_ONCE // self.size)
+        lookup = None if self.lookup is None else _LookupScores(window, results[self.lookup], len(self.temperatures))
+        step = max(MIN_PLACES, LOGITS_AT_ONCE // self.size)
         for start, stop in spans(count, step):
             logits = np.ascontiguousarray(self.target.logits(number, start, stop)[:, : self.size])
             check_finite(logits, f"logits of window {number + 1}")
             likeliest = logits.argmax(axis=1)
             rows: dict[str, Floats] = {}
             for name, draft in self.drafts.items():
-                if found[name].problem is None:
+                if results[name].problem is None:
                     try:
                         rows[name] = self._of_draft(draft, number, start, stop)
                     except ModelError as error:
-                        found[name].problem = str(error)
+                        results[name].problem = str(error)
             for i, temperature in enumerate(self.temperatures):
-                of = Tempered(logits, temperature, self.threads)
+                of = TemperedLogits(logits, temperature, self.threads)
                 for name, own in rows.items():
-                    found[name].stands[-1][start:stop, i] = of.overlap(own)
-                if copies is not None:
-                    copies.take(of, i, start, stop)
+                    results[name].stands[-1][start:stop, i] = of.overlap(own)
+                if lookup is not None:
+                    lookup.take(of, i, start, stop)
             for name, own in rows.items():
-                found[name].agree[-1][start:stop] = own.argmax(axis=1) == likeliest
-            if copies is not None:
-                copies.found.agree[-1][start:stop] = copies.first[start:stop] == likeliest
+                results[name].agree[-1][start:stop] = own.argmax(axis=1) == likeliest
+            if lookup is not None:
+                lookup.acceptance.agree[-1][start:stop] = lookup.first[start:stop] == likeliest
 
     def _of_draft(self, draft: DraftLogits, number: int, start: int, stop: int) -> "Floats":
-        """Its logits over the model's vocabulary. Raises ModelError."""
+        """Return its logits over the model's vocabulary. Raises ModelError."""
         logits = draft.logits(number, start, stop)[:, : self.size]
         check_finite(logits, f"logits of window {number + 1}")
         if logits.shape[1] < self.size:
@@ -128,7 +128,7 @@ class ForwardContext:
         return np.ascontiguousarray(logits)
 
 
-class Tempered:
+class TemperedLogits:
     """A model's distributions at a temperature: rows of logits (n, vocabulary). 0: the likeliest token is certain."""
 
     def __init__(self, logits: "Floats", temperature: float, threads: int = 1) -> None:
@@ -145,11 +145,11 @@ class Tempered:
         """Sum of min(p, q) of each row, q being the other model's distribution at the same temperature: (n,)."""
         from runtime.evaluation.divergence import VARIATION, compare
 
-        other = Tempered(logits, self.temperature, self.threads)
+        other = TemperedLogits(logits, self.temperature, self.threads)
         if self.temperature == 0:
             return np.where(other.likeliest == self.likeliest, 1.0, 0.0)
-        found: Doubles = 1 - compare(self.rows, other.rows, self.threads)[:, VARIATION]
-        return found.clip(0, 1)
+        overlap: Doubles = 1 - compare(self.rows, other.rows, self.threads)[:, VARIATION]
+        return overlap.clip(0, 1)
 
     def probability(self, rows: "Ids", tokens: "Ids") -> Doubles:
         """Of a token in a row, of each (n,): 0 for the token -1."""
@@ -159,16 +159,16 @@ class Tempered:
         return np.where(tokens >= 0, np.exp(own - self.rows.z[rows]), 0.0)
 
 
-class _Copies:
+class _LookupScores:
     """What is looked up in a window, and what the model says of it. first: of each place the draft's first token."""
 
-    def __init__(self, window: "Window", found: Acceptance, temperatures: int) -> None:
-        drafts = looked_up(window)
-        self.window, self.found = window, found
+    def __init__(self, window: "Window", acceptance: Acceptance, temperatures: int) -> None:
+        drafts = lookup_drafts(window)
+        self.window, self.acceptance = window, acceptance
         self.first = np.array([each.tokens[0] if each.tokens else -1 for each in drafts], np.int64)
-        found.drafted.append(np.array([len(each.tokens) for each in drafts], np.int64))
-        found.matched.append(np.array([each.matched for each in drafts], np.int64))
-        for values in (found.own, found.missed):
+        acceptance.drafted.append(np.array([len(each.tokens) for each in drafts], np.int64))
+        acceptance.matched.append(np.array([each.matched for each in drafts], np.int64))
+        for values in (acceptance.own, acceptance.missed):
             values.append(np.zeros((len(drafts), temperatures)))
         index = {place: i for i, place in enumerate(window.scored.tolist())}
         wrong = [
@@ -178,23 +178,23 @@ class _Copies:
         ]  # the place where the model says it, the draft's place, the token
         self._wrong = np.array(wrong, np.int64).reshape(-1, 3)
 
-    def take(self, of: Tempered, i: int, start: int, stop: int) -> None:
+    def take(self, of: TemperedLogits, i: int, start: int, stop: int) -> None:
         """What the model says at places start … stop - 1, at temperature number i."""
-        found, rows = self.found, np.arange(stop - start)
-        found.stands[-1][start:stop, i] = of.probability(rows, self.first[start:stop])
-        found.own[-1][start:stop, i] = of.probability(rows, self.window.targets[start:stop])
+        acceptance, rows = self.acceptance, np.arange(stop - start)
+        acceptance.stands[-1][start:stop, i] = of.probability(rows, self.first[start:stop])
+        acceptance.own[-1][start:stop, i] = of.probability(rows, self.window.targets[start:stop])
         place, draft, token = self._wrong[(self._wrong[:, 0] >= start) & (self._wrong[:, 0] < stop)].T
-        found.missed[-1][draft, i] = of.probability(place - start, token)
+        acceptance.missed[-1][draft, i] = of.probability(place - start, token)
 
 
-class LookedUp(NamedTuple):
+class LookupDraft(NamedTuple):
     """A draft that is found in a text: matched: how many of its tokens, from the first on, are those that follow."""
 
     tokens: list[int]
     matched: int
 
 
-def looked_up(window: "Window") -> list[LookedUp]:
+def lookup_drafts(window: "Window") -> list[LookupDraft]:
     """What is found in a window's own tokens, at each scored place."""
     from runtime.sampling.sampler import State
     from runtime.speculation.drafts import LookupDrafter
@@ -202,24 +202,24 @@ def looked_up(window: "Window") -> list[LookedUp]:
     text = window.inputs.tolist()
     if int(window.scored[-1]) + 1 == len(text):
         text.append(int(window.targets[-1]))
-    drafter, state, found = LookupDrafter(), State(), []
+    drafter, state, lookups = LookupDrafter(), State(), []
     for place in window.scored.tolist():
-        draft = drafter.propose(text[: place + 1], MOST_LOOKED_UP, state).tokens
+        draft = drafter.propose(text[: place + 1], MAX_LOOKUP, state).tokens
         following = text[place + 1 : place + 1 + len(draft)]
         same = [mine == its for mine, its in zip(draft, following, strict=False)]
-        found.append(LookedUp(draft, same.index(False) if False in same else len(same)))
-    return found
+        lookups.append(LookupDraft(draft, same.index(False) if False in same else len(same)))
+    return lookups
 
 
 def check_finite(logits: "Floats", what: str) -> None:
     """Raises ModelError; minus infinity bars a token."""
-    most = logits.max()
-    if not np.isfinite(most):
+    largest = logits.max()
+    if not np.isfinite(largest):
         raise ModelError(f"{what} are not finite: its weights are damaged")
 
 
-def known_to(net: "RunningModel") -> "LazyForward":
-    """A draft's forward; tokens that it does not know are token 0, as they are where it drafts."""
+def draft_forward(net: "RunningModel") -> "LazyForward":
+    """Return a draft's forward; tokens that it does not know are token 0, as they are where it drafts."""
 
     def forward(ids: "Ids", first: int) -> "LazyLogits":
         return net.lazy_logits(np.where(ids < net.vocabulary_size, ids, 0), first)
@@ -255,8 +255,8 @@ class SharedStates:
                 self.own(ids, first)
             assert self._last is not None
             if isinstance(reader, OwnLayer):
-                found = self.net.mtp_logits(ids, self._last[1])
-                return replace(found, x=found.x[:, first - 1 :])
+                logits = self.net.mtp_logits(ids, self._last[1])
+                return replace(logits, x=logits.x[:, first - 1 :])
             states = self._last[1] if not reader.layers else self._of_layers(reader.layers)
             read = [
                 reader.read(reader.begin(np.ascontiguousarray(rows[:-1])), text[1:].tolist(), None)[0]
@@ -274,8 +274,8 @@ class SharedStates:
         if last is None or last.shape[1] != len(ids) or not (last == ids).all(axis=1).any():
             self.own(ids[None], 0)
         assert self._last is not None
-        found: Floats = self._of_layers(layers)[int((self._last[0] == ids).all(axis=1).argmax())]
-        return found
+        inputs: Floats = self._of_layers(layers)[int((self._last[0] == ids).all(axis=1).argmax())]
+        return inputs
 
     def _of_layers(self, layers: Sequence[int]) -> "Floats":
         assert self._last is not None
@@ -291,7 +291,7 @@ class BlockLogits:
     def __init__(self, shared: SharedStates, writer: "BlockWriter", windows: Sequence["Window"], drafted: int) -> None:
         """drafted: tokens of a block, all of which see each other."""
         self.shared, self.writer, self.windows = shared, writer, windows
-        self.drafted = min(drafted, writer.most)
+        self.drafted = min(drafted, writer.max_tokens)
         self._of: tuple[int, Floats] | None = None  # a window, and what is made of the first drafted tokens in it
 
     def logits(self, window: int, start: int, stop: int) -> "Floats":
@@ -305,29 +305,29 @@ class BlockLogits:
         """From the last place to the first: what is known at one is what is known behind it, but for a few tokens."""
         from runtime.kv_cache import KVCache
 
-        cache, found = KVCache(), list["Floats"]()
+        cache, firsts = KVCache(), list["Floats"]()
         self.writer.keep(self.shared.inputs(window.inputs, self.writer.layers), cache)
         for place in window.scored[::-1].tolist():
             cache.truncate(place)
-            found.append(self.writer.block(int(window.inputs[place]), self.drafted, cache)[0])
-        return np.stack(found[::-1])
+            firsts.append(self.writer.block(int(window.inputs[place]), self.drafted, cache)[0])
+        return np.stack(firsts[::-1])
 
 
-def of_assistant(assistant: "Assistant") -> "LazyForward":
+def assistant_forward(assistant: "Assistant") -> "LazyForward":
     """What it says of the tokens after `first` and on, looking at the keys of all tokens in front."""
 
     def forward(ids: "Ids", first: int) -> "LazyLogits":
-        found: list[LazyLogits] = []
+        logits: list[LazyLogits] = []
         for text in ids:
             cache = assistant.model.new_cache()
             cache.memory = len(text)  # nothing is forgotten
             states = assistant.model.lazy_forward(text.tolist(), cache).x
-            said: list[LazyLogits] = []
+            steps: list[LazyLogits] = []
             for place in range(len(text) - 1, first - 1, -1):
                 cache.truncate(place)
-                said.append(assistant.read(int(text[place]), states[place - 1 : place], place, cache)[0])
-            found.append(replace(said[0], x=np.concatenate([each.x for each in said[::-1]])))
-        return replace(found[0], x=np.stack([each.x for each in found]))
+                steps.append(assistant.read(int(text[place]), states[place - 1 : place], place, cache)[0])
+            logits.append(replace(steps[0], x=np.concatenate([each.x for each in steps[::-1]])))
+        return replace(logits[0], x=np.stack([each.x for each in logits]))
 
     return forward
 

@@ -12,17 +12,25 @@ from quants.arguments import PathLike, as_count, wrong
 from quants.errors import ModelError, OptionError, VocabularyError
 
 from ...inspection.drafting import can_draft
-from ...measurement.options import DraftCheckOptions
+from ...measurement.corpus import Corpus, read_corpus
 from ...measurement.perplexity import Progress, context_warning, tokens_at_once
-from ...measurement.reading import Reading, texts_read
 from ...measurement.texts import Texts, default_texts, texts_named
 from ...models.model import Model, opened
-from .acceptance import Acceptance, BlockLogits, DraftLogits, ForwardContext, SharedStates, known_to, of_assistant
-from .costs import bytes_of_further_layer, bytes_read, timed_costs
-from .figures import Costs, cycles, runs
-from .report import AtTemperature, DraftCheckReport, DraftFigures
+from .acceptance import (
+    Acceptance,
+    AcceptanceRun,
+    BlockLogits,
+    DraftLogits,
+    SharedStates,
+    assistant_forward,
+    draft_forward,
+)
+from .costs import bytes_read, mtp_layer_bytes, timed_costs
+from .figures import Costs, mean_cycle, runs
+from .options import DraftCheckOptions
+from .report import DraftCheckReport, DraftFigures, TemperatureFigures
 from .simulation import Setting, prompts_of, simulate
-from .texts import USUAL_LENGTH, at_temperature, chances, parts, places
+from .texts import USUAL_LENGTH, chances, parts, places, temperature_figures
 
 if TYPE_CHECKING:
     from runtime.evaluation.windows import Window
@@ -67,19 +75,19 @@ def draft_check(
     if options.mtp:
         net.next_tokens  # noqa: B018  a model without one is told before anything runs
     _check_speaks(model, net)
-    reading = texts_read(model, default_texts() if text is None else texts_named(text), n_ctx, chunks, None)
-    run = _Run(model, net, reading, plan, threads, progress)
+    corpus = read_corpus(model, default_texts() if text is None else texts_named(text), n_ctx, chunks, None)
+    run = _Run(model, net, corpus, plan, threads, progress)
     figures = run.figures(candidates)
     source = "given" if plan.verify_cost is not None or plan.cost_ratio != "timed" else "timed"
     return DraftCheckReport(
         str(model.path),
-        reading.n_ctx,
-        reading.texts,
+        corpus.n_ctx,
+        corpus.texts,
         [float(each) for each in run.verify],
         source,
         plan.seed,
         figures,
-        [*reading.remarks, *_warnings(model, candidates, reading.n_ctx)],
+        [*corpus.remarks, *_warnings(model, candidates, corpus.n_ctx)],
     )
 
 
@@ -122,11 +130,11 @@ def _plan(options: DraftCheckOptions) -> _Plan:
     return _Plan(tuple(map(float, temperatures)), longest, ratio, verify, simulated, seed)  # type: ignore[arg-type]
 
 
-def _check_number(given: Any, what: str, least: float) -> None:
+def _check_number(given: Any, what: str, minimum: float) -> None:
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise wrong(what, given, "a number")
-    if not (math.isfinite(given) and given >= least):
-        raise OptionError(f"{what} is {given}; a number from {least:g} on is expected")
+    if not (math.isfinite(given) and given >= minimum):
+        raise OptionError(f"{what} is {given}; a number from {minimum:g} on is expected")
 
 
 def _check_speaks(model: Model, net: "RunningModel") -> None:
@@ -148,7 +156,7 @@ class _Candidate:
     """A draft to be checked. name: its path, or its kind."""
 
     name: str
-    kind: str
+    draft_type: str
     model: Model | None = None
     obstacles: tuple[str, ...] = ()
     edits: tuple[str, ...] = ()
@@ -162,14 +170,14 @@ def _candidate(model: Model, given: PathLike | Model) -> _Candidate:
         problem = f"{draft.path} is the model itself: drafting would take as long as writing"
         raise OptionError(problem, "name a smaller model, or the same one in a smaller format")
     try:
-        found = can_draft(model, draft)
+        report = can_draft(model, draft)
     except VocabularyError as error:
         return _Candidate(str(draft.path), "model", draft, (str(error),))
-    return _Candidate(str(draft.path), "model", draft, found.obstacles, found.edits, found.notes)
+    return _Candidate(str(draft.path), "model", draft, report.obstacles, report.edits, report.notes)
 
 
 def _same_file(one: Model, other: Model) -> bool:
-    """Whether both are what is in one file, unchanged."""
+    """Return whether both are what is in one file, unchanged."""
     try:
         same = bool(one.files) and one.files[0].samefile(other.files[0])
     except (OSError, IndexError):
@@ -184,20 +192,20 @@ class _Run:
         self,
         model: Model,
         net: "RunningModel",
-        reading: Reading,
+        corpus: Corpus,
         plan: _Plan,
         threads: int | None,
         progress: Progress | None,
     ) -> None:
-        self.model, self.net, self.reading, self.plan, self.threads = model, net, reading, plan, threads
+        self.model, self.net, self.corpus, self.plan, self.threads = model, net, corpus, plan, threads
         self.size = min(model.tokenizer.vocab_size, net.vocabulary_size)
         self.progress, self.done, self.steps, self.mean = progress, 0, 0, 0.0
         self.verify: NDArray[np.float64] = np.ones(plan.longest + 1)
         self.drawn = 0.0
         self.timed: dict[str, Costs] = {}
         self.readers: dict[str, Reader | Assistant | BlockWriter] = {}  # of drafts that read the model's states
-        self.ids = reading.windows[0].inputs.tolist()
-        self.prompts = prompts_of(list(reading.by_text().values()), reading.n_ctx, plan.simulated)
+        self.ids = corpus.windows[0].inputs.tolist()
+        self.prompts = prompts_of(list(corpus.by_text().values()), corpus.n_ctx, plan.simulated)
 
     def figures(self, candidates: Sequence[_Candidate]) -> list[DraftFigures]:
         able = [each for each in candidates if not each.obstacles]
@@ -205,37 +213,38 @@ class _Run:
         for each in able:
             self._prepare(each, nets)
         able = [each for each in able if not each.obstacles]
-        kinds = len(self.plan.temperatures) * len(self.prompts.texts) if self.plan.simulated else 0
-        self.steps = len(self.reading.windows) * bool(able) + kinds * len(able)
+        simulations = len(self.plan.temperatures) * len(self.prompts.texts) if self.plan.simulated else 0
+        self.steps = len(self.corpus.windows) * bool(able) + simulations * len(able)
         if not able:
             return [_unable(each) for each in candidates]
-        self._told()
+        self._report_progress()
         try:
-            found = self._pass(self.reading.windows, able, nets, self.plan.temperatures).run(self._window_done)
+            acceptances = self._pass(self.corpus.windows, able, nets, self.plan.temperatures).run(self._window_done)
         except ModelError as error:  # a draft's is its own problem
             raise ModelError(f"{self.model.path} can't be measured: {error}", error.hint) from error
         for each in able:
-            if (problem := found[each.name].problem) is not None:
+            if (problem := acceptances[each.name].problem) is not None:
                 each.obstacles = (problem,)
                 nets.pop(each.name, None)
                 self.readers.pop(each.name, None)
         self._time(nets)
         return [
-            _unable(each) if each.obstacles else self._measured(each, found[each.name], nets) for each in candidates
+            _unable(each) if each.obstacles else self._measured(each, acceptances[each.name], nets)
+            for each in candidates
         ]
 
     def _prepare(self, candidate: _Candidate, nets: dict[str, "RunningModel"]) -> None:
         """Make a draft ready to run; what keeps it from that is its obstacle."""
         from runtime.speculation.readers import OwnLayer
 
-        if candidate.kind == MTP:
+        if candidate.draft_type == MTP:
             self.readers[MTP] = OwnLayer(self.net)
         if candidate.model is None:
             return
         try:
             reader = candidate.model.reader_for(self.net)
             if reader:
-                self.readers[candidate.name], candidate.kind = reader, STATES
+                self.readers[candidate.name], candidate.draft_type = reader, STATES
                 return
             net = candidate.model.running(self.threads)
             if net.encoder_decoder is not None or not net.architecture.block.causal:
@@ -249,17 +258,17 @@ class _Run:
         plan = self.plan
         timed = plan.cost_ratio == "timed"
         if timed:
-            alone, costs = timed_costs(self.net, list(nets.values()), self.ids, plan.longest)
-            self.verify, self.drawn = alone.verify, alone.drawn
+            target_costs, costs = timed_costs(self.net, list(nets.values()), self.ids, plan.longest)
+            self.verify, self.drawn = target_costs.verify, target_costs.drawn
             self.timed = dict(zip(nets, costs, strict=True))
         if plan.verify_cost is not None or not timed:
             self.verify = 1 + (plan.verify_cost or 0.0) * np.arange(plan.longest + 1, dtype=np.float64)
 
     def _window_done(self, done: int, _: int, mean: float) -> None:
         self.done, self.mean = done, mean
-        self._told()
+        self._report_progress()
 
-    def _told(self) -> None:
+    def _report_progress(self) -> None:
         if self.progress is not None:
             self.progress(self.done, self.steps, self.mean)
 
@@ -269,63 +278,63 @@ class _Run:
         drafts: Sequence[_Candidate],
         nets: Mapping[str, "RunningModel"],
         temperatures: Sequence[float],
-    ) -> ForwardContext:
+    ) -> AcceptanceRun:
         from runtime.evaluation.divergence import RunningLogits
         from runtime.head import output_of
         from runtime.speculation.assistants import Assistant
         from runtime.speculation.blocks import BlockWriter
 
         at_once = tokens_at_once(self.model)
-        readers = {each.name: self.readers[each.name] for each in drafts if each.kind in READING}
+        readers = {each.name: self.readers[each.name] for each in drafts if each.draft_type in READING}
         shared = SharedStates(self.net, [each for each in readers.values() if not isinstance(each, Assistant)])
         forward = shared.own if readers else self.net.lazy_logits
         target = RunningLogits(forward, windows, at_once, output_of(self.net.network))
         running: dict[str, DraftLogits] = {}
         for each in drafts:
-            if each.kind in READING:
+            if each.draft_type in READING:
                 reader = readers[each.name]
                 if isinstance(reader, BlockWriter):
                     length = min(USUAL_LENGTH, self.plan.longest)
                     running[each.name] = BlockLogits(shared, reader, windows, length)
                 else:
-                    says = of_assistant(reader) if isinstance(reader, Assistant) else shared.of(reader)
+                    says = assistant_forward(reader) if isinstance(reader, Assistant) else shared.of(reader)
                     running[each.name] = RunningLogits(says, windows, at_once)
             elif each.model is not None:
                 net = nets[each.name]
                 running[each.name] = RunningLogits(
-                    known_to(net), windows, tokens_at_once(each.model), output_of(net.network)
+                    draft_forward(net), windows, tokens_at_once(each.model), output_of(net.network)
                 )
-        lookup = next((each.name for each in drafts if each.kind == LOOKUP), None)
-        return ForwardContext(windows, self.size, target, running, lookup, temperatures, self.net.threads)
+        lookup = next((each.name for each in drafts if each.draft_type == LOOKUP), None)
+        return AcceptanceRun(windows, self.size, target, running, lookup, temperatures, self.net.threads)
 
-    def _measured(self, draft: _Candidate, found: Acceptance, nets: Mapping[str, "RunningModel"]) -> DraftFigures:
+    def _measured(self, draft: _Candidate, acceptance: Acceptance, nets: Mapping[str, "RunningModel"]) -> DraftFigures:
         plan, size = self.plan, bytes_read(self.model)
         own = 0.0
         if draft.model is not None:
             own = bytes_read(draft.model)
-        elif draft.kind == MTP:
-            own = bytes_of_further_layer(self.model)
+        elif draft.draft_type == MTP:
+            own = mtp_layer_bytes(self.model)
         costs, source = Costs(own / size, self.verify, own / size * (plan.verify_cost or 0.0), self.drawn), "bytes"
-        if draft.kind != LOOKUP and not isinstance(plan.cost_ratio, str):
+        if draft.draft_type != LOOKUP and not isinstance(plan.cost_ratio, str):
             costs = Costs(plan.cost_ratio, self.verify, plan.cost_ratio * (plan.verify_cost or 0.0), self.drawn)
             source = "given"
         elif draft.name in self.timed:
             costs, source = self.timed[draft.name], "timed"
             if plan.verify_cost is not None:
                 costs = replace(costs, verify=self.verify)
-        longest = DEEPEST_READ if draft.kind in READING else plan.longest
+        longest = DEEPEST_READ if draft.draft_type in READING else plan.longest
         at = [
-            at_temperature(found, i, temperature, self.reading, longest, costs)
+            temperature_figures(acceptance, i, temperature, self.corpus, longest, costs)
             for i, temperature in enumerate(plan.temperatures)
         ]
         if plan.simulated:
             at = [self._with_simulation(draft, each, nets) for each in at]
-        agree = parts(found.agree, places(self.reading.windows))
+        agree = parts(acceptance.agree, places(self.corpus.windows))
         every = np.concatenate(agree)
-        offered = np.concatenate(found.drafted) > 0 if found.drafted else np.ones(len(every), bool)
+        offered = np.concatenate(acceptance.drafted) > 0 if acceptance.drafted else np.ones(len(every), bool)
         return DraftFigures(
             draft.name,
-            draft.kind,
+            draft.draft_type,
             [],
             list(draft.edits),
             list(draft.notes),
@@ -338,44 +347,44 @@ class _Run:
             costs.drawn,
             float(offered.mean()),
             float(every[offered].mean()) if offered.any() else 0.0,
-            None if draft.kind == LOOKUP else runs(agree),
+            None if draft.draft_type == LOOKUP else runs(agree),
             at,
         )
 
     def _with_simulation(
-        self, draft: _Candidate, at: AtTemperature, nets: Mapping[str, "RunningModel"]
-    ) -> AtTemperature:
-        """Its figures with those of decoding beside them, and what the text that was written predicts of it."""
+        self, draft: _Candidate, at: TemperatureFigures, nets: Mapping[str, "RunningModel"]
+    ) -> TemperatureFigures:
+        """Return its figures with those of decoding beside them, and what the text that was written predicts of it."""
         usual = min(USUAL_LENGTH, self.plan.longest)
-        length = usual if draft.kind in READING else at.draft_length or usual
+        length = usual if draft.draft_type in READING else at.draft_length or usual
         by: Any = nets.get(draft.name) or self.readers.get(draft.name) or LOOKUP
         context = None if draft.model is None else draft.model.context_length
         ends = self.model.tokenizer.end_ids
         setting = Setting(self.net, by, self.size, context, frozenset(ends), at.temperature, length, self.plan.seed)
-        found, written = simulate(setting, self.prompts, self._prompt_done)
-        if found is None:
+        simulation, written = simulate(setting, self.prompts, self._prompt_done)
+        if simulation is None:
             return at
-        known = draft.kind not in READING or length <= DEEPEST_READ
+        known = draft.draft_type not in READING or length <= DEEPEST_READ
         predicted = self._predicted(draft, written, nets, at, length) if known else None
-        return replace(at, simulation=replace(found, predicted=predicted))
+        return replace(at, simulation=replace(simulation, predicted=predicted))
 
     def _prompt_done(self) -> None:
         self.done += 1
-        self._told()
+        self._report_progress()
 
     def _predicted(
         self,
         draft: _Candidate,
         written: Sequence["Window"],
         nets: Mapping[str, "RunningModel"],
-        at: AtTemperature,
+        at: TemperatureFigures,
         length: int,
     ) -> float | None:
-        """Tokens of a cycle, from the chances along texts."""
-        found = self._pass(written, [draft], nets, [at.temperature]).run()[draft.name]
-        came = cycles(chances(found, 0, places(written), length, written=True), length)
-        return None if came is None else came.tokens
+        """Return tokens of a cycle, from the chances along texts."""
+        acceptance = self._pass(written, [draft], nets, [at.temperature]).run()[draft.name]
+        mean = mean_cycle(chances(acceptance, 0, places(written), length, written=True), length)
+        return None if mean is None else mean.tokens
 
 
 def _unable(draft: _Candidate) -> DraftFigures:
-    return DraftFigures(draft.name, draft.kind, list(draft.obstacles), list(draft.edits), list(draft.notes))
+    return DraftFigures(draft.name, draft.draft_type, list(draft.obstacles), list(draft.edits), list(draft.notes))

@@ -24,10 +24,14 @@ PASSES = (1, 2, 4, 8, 9, 16, 17, 24, 25, 32, 64)
 """Tokens of the passes that are timed; between them is a line. More than 8 are run by eights
 (`runtime.products.gemv`).
 """
-LEAST_ROUNDS, MOST_ROUNDS, LONG = 3, 21, 10.0  # all is timed in turn, again and again, until so many seconds are over
+MIN_ROUNDS, MAX_ROUNDS, MAX_SECONDS = (
+    3,
+    21,
+    10.0,
+)  # all is timed in turn, again and again, until so many seconds are over
 
 
-class _Turned:
+class _FixedDrafter:
     """A drafter whose draft is given, and where all tokens are refused: what a cycle costs beside its drafting."""
 
     reads_states = False
@@ -50,13 +54,13 @@ class _Turned:
         """Nothing is to be known."""
 
 
-def _none_stands(p: "Distribution", candidates: Sequence["Candidate"], uniform: "Uniform") -> "Verdict":
+def _reject_all(p: "Distribution", candidates: Sequence["Candidate"], uniform: "Uniform") -> "Verdict":
     from runtime.speculation.acceptance import verify
 
     return verify(p, candidates, uniform)._replace(candidate=None)
 
 
-class _Writer:
+class _TargetTimer:
     """A model behind some tokens, with what `generate` does around its passes: the likeliest token is drawn."""
 
     def __init__(self, net: "RunningModel", ids: Sequence[int], before: int, sizes: Sequence[int]) -> None:
@@ -68,8 +72,8 @@ class _Writer:
         self.net, self.ids, self.before, self.cache = net, ids, before, net.new_cache()
         self.sampler = Sampler(Sampling(temperature=0))
         self.sampler.prime(ids[:before])
-        turned = _Turned(ids[before + 1 :])
-        self.cycles = Speculation(net, self.sampler, turned, max(sizes), net.vocabulary_size, _none_stands)
+        drafter = _FixedDrafter(ids[before + 1 :])
+        self.cycles = Speculation(net, self.sampler, drafter, max(sizes), net.vocabulary_size, _reject_all)
         self.cache.memory = max(sizes) + 1
         net.forward(ids[:before], self.cache, before - 1)
         self.token()
@@ -96,7 +100,7 @@ class _Writer:
         return seconds
 
 
-class _Draft:
+class _DraftTimer:
     """A draft of the same text."""
 
     def __init__(self, net: "RunningModel", ids: Sequence[int], before: int) -> None:
@@ -118,11 +122,13 @@ class _Draft:
         return time.perf_counter() - start
 
     def _text(self, more: int) -> list[int]:
-        """The text and so many tokens: of three one has been read before, and one that the text ends with is new."""
+        """Return the text and so many tokens: of three one has been read before, and one that the text ends with is
+        new.
+        """
         return list(self.ids[: self.before + more])
 
 
-class _Turns:
+class _DraftTimings:
     """A draft's cycles, timed: one model's weights push the other's out of the processor's caches.
 
     verify: seconds of the model's part of cycles behind the draft's, by the size of its passes. first, two, next: of
@@ -130,7 +136,7 @@ class _Turns:
     own. Of each one number a turn.
     """
 
-    def __init__(self, target: _Writer, draft: _Draft, sizes: Sequence[int]) -> None:
+    def __init__(self, target: _TargetTimer, draft: _DraftTimer, sizes: Sequence[int]) -> None:
         self.target, self.draft = target, draft
         self.verify: dict[int, list[float]] = {size: [] for size in sizes}
         self.first: list[float] = []
@@ -163,15 +169,15 @@ def timed_costs(
     """
     sizes = [size for size in PASSES if size <= longest] + [longest + 1]
     ids = [text[i % len(text)] for i in range(before + max(longest + 1, 3))]
-    own = _Writer(target, ids, before, sizes)
-    turns = [_Turns(own, _Draft(draft, ids, before), sizes) for draft in drafts]
-    alone: dict[int, list[float]] = {size: [] for size in sizes}
+    own = _TargetTimer(target, ids, before, sizes)
+    turns = [_DraftTimings(own, _DraftTimer(draft, ids, before), sizes) for draft in drafts]
+    pass_seconds: dict[int, list[float]] = {size: [] for size in sizes}
     tokens: list[tuple[float, float]] = []
     begin = time.perf_counter()
-    for turn in range(MOST_ROUNDS):
-        if turn >= LEAST_ROUNDS and time.perf_counter() - begin > LONG:
+    for turn in range(MAX_ROUNDS):
+        if turn >= MIN_ROUNDS and time.perf_counter() - begin > MAX_SECONDS:
             break
-        for size, seconds in alone.items():
+        for size, seconds in pass_seconds.items():
             own.token()
             tokens.append(own.token())
             own.cycle(size)
@@ -179,7 +185,7 @@ def timed_costs(
         for each in turns:
             each.take()
     one, draw = (median(each) for each in zip(*tokens, strict=True))
-    verify = _passes(alone, one, longest)
+    verify = _passes(pass_seconds, one, longest)
     verify[0] = 1
     free = Costs(0.0, np.maximum.accumulate(verify), 0.0, draw / one)
     return free, [each.costs(one, free.drawn, longest) for each in turns]
@@ -193,7 +199,9 @@ def _passes(seconds: Mapping[int, Sequence[float]], one: float, longest: int) ->
 
 
 def bytes_read(model: Model) -> float:
-    """Bytes of weights that are read for one token: of experts those that are chosen, of the embedding one row."""
+    """Return bytes of weights that are read for one token: of experts those that are chosen, of the embedding
+    one row.
+    """
     used, count = (model.metadata.get(f"{model.architecture}.expert_{name}") for name in ("used_count", "count"))
     share = float(used) / float(count) if used and count else 1.0
     tied = "output.weight" not in model.tensors
@@ -205,8 +213,8 @@ def bytes_read(model: Model) -> float:
     return total
 
 
-def bytes_of_further_layer(model: Model) -> float:
-    """The same of the layer that predicts a token further, with the matrix that makes logits."""
+def mtp_layer_bytes(model: Model) -> float:
+    """Return the same of the layer that predicts a token further, with the matrix that makes logits."""
     last = int(model.metadata.get(f"{model.architecture}.block_count", 0)) - 1
     layer = {name: tensor for name, tensor in model.tensors.items() if name.startswith(f"blk.{last}.")}
     head = next((each for name, each in layer.items() if "nextn.shared_head_head" in name), None)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-LEAST_WEIGHT = 1e-9
+MIN_WEIGHT = 1e-9
 LONGEST_RUN = 16  # of the histogram; the last count is of all longer ones
 
 
@@ -59,7 +59,7 @@ class Cycles:
     whole: float
 
 
-def chain(chances: Sequence[Doubles], longest: int) -> Chances:
+def independent_chances(chances: Sequence[Doubles], longest: int) -> Chances:
     """Of drafts whose tokens stand independently. chances: of each text, at each place, that a token drafted there
     stands: where the models' distributions are p and q, the sum of min(p, q).
     """
@@ -72,7 +72,7 @@ def chain(chances: Sequence[Doubles], longest: int) -> Chances:
     return Chances(stands, np.full(stands.shape[:2], longest, np.int64), lengths)
 
 
-def copied(
+def lookup_chances(
     own: Sequence[Doubles],
     missed: Sequence[Doubles],
     matched: Sequence[Ints],
@@ -110,12 +110,12 @@ def copied(
 def _mean(values: Doubles, weights: Doubles, some: NDArray[np.bool_]) -> float:
     """0 of none; where all weights are 0 each counts as much."""
     total = float(weights[some].sum())
-    if total < LEAST_WEIGHT:
+    if total < MIN_WEIGHT:
         return float(values[some].mean()) if some.any() else 0.0
     return float((weights[some] * values[some]).sum()) / total
 
 
-def cycles(chances: Chances, length: int) -> Cycles | None:
+def mean_cycle(chances: Chances, length: int) -> Cycles | None:
     """What cycles of this draft length come to; None where no text has so many places."""
     stands, drafted = chances.stands[:, :, :length], np.minimum(chances.drafted, length)
     possible = np.arange(stands.shape[1]) + length <= chances.lengths[:, None]
@@ -138,7 +138,7 @@ def cycles(chances: Chances, length: int) -> Cycles | None:
 
 
 def _beginning(stands: Doubles) -> Doubles:
-    """How likely a cycle begins at each place, one beginning at the first: (texts, places)."""
+    """Return how likely a cycle begins at each place, one beginning at the first: (texts, places)."""
     texts, places, length = stands.shape
     reached = np.concatenate([np.ones((texts, places, 1)), stands, np.zeros((texts, places, 1))], axis=2)
     ends = reached[:, :, :-1] - reached[:, :, 1:]  # exactly so many tokens stand
@@ -161,14 +161,15 @@ def _ratio_error(tokens: Doubles, count: Doubles) -> float | None:
 
 
 def independent_tokens(acceptance: float, length: int) -> float:
-    """Tokens of a cycle where each token stands with the same chance, whatever stands around it."""
+    """Return tokens of a cycle where each token stands with the same chance, whatever stands around it."""
     if acceptance >= 1:
         return length + 1.0
     return float((1 - acceptance ** (length + 1)) / (1 - acceptance))
 
 
 def runs(agree: Sequence[NDArray[np.bool_]]) -> dict[str, Any]:
-    """How many tokens stand until the first that does not, again and again through texts, as if drafts had no end.
+    """Return how many tokens stand until the first that does not, again and again through texts, as if drafts had no
+    end.
 
     agree: of each text, where the tokens are the same. counts: of runs of 0, 1, … tokens, the last of all longer ones;
     open: of tokens behind the last mismatch of a text, a run whose end is not seen, which is in no other figure.
@@ -179,14 +180,14 @@ def runs(agree: Sequence[NDArray[np.bool_]]) -> dict[str, Any]:
         ends = np.flatnonzero(~each)
         lengths += (np.diff(np.concatenate([[-1], ends])) - 1).tolist()
         rest += len(each) - 1 - int(ends[-1]) if len(ends) else len(each)
-    found = np.array(lengths, np.int64)
-    counts = np.bincount(np.minimum(found, LONGEST_RUN + 1), minlength=LONGEST_RUN + 2)
-    known = len(found) > 0
+    run_lengths = np.array(lengths, np.int64)
+    counts = np.bincount(np.minimum(run_lengths, LONGEST_RUN + 1), minlength=LONGEST_RUN + 2)
+    known = len(run_lengths) > 0
     return {
         "counts": counts.tolist(),
-        "mean": float(found.mean()) if known else None,
-        "median": float(np.median(found)) if known else None,
-        "longest": int(found.max()) if known else None,
+        "mean": float(run_lengths.mean()) if known else None,
+        "median": float(np.median(run_lengths)) if known else None,
+        "longest": int(run_lengths.max()) if known else None,
         "open": rest,
     }
 
@@ -206,19 +207,19 @@ class Costs:
     last: float = 0.0
     drawn: float = 0.0
 
-    def of(self, found: Cycles) -> float:
+    def of(self, cycles: Cycles) -> float:
         """Of a cycle, on average."""
-        lengths = np.arange(found.length + 1)
-        passes = float((found.drafted * (self.draft * lengths + self.verify[lengths])).sum())
-        return passes + self.last * found.whole + self.drawn * (found.tokens - 1)
+        lengths = np.arange(cycles.length + 1)
+        passes = float((cycles.drafted * (self.draft * lengths + self.verify[lengths])).sum())
+        return passes + self.last * cycles.whole + self.drawn * (cycles.tokens - 1)
 
 
-def speedup(found: Cycles, costs: Costs) -> float:
-    """Tokens a second, those of the model alone being 1."""
-    return found.tokens / costs.of(found)
+def speedup(cycles: Cycles, costs: Costs) -> float:
+    """Return tokens a second, those of the model alone being 1."""
+    return cycles.tokens / costs.of(cycles)
 
 
-def best_length(found: Sequence[Cycles], costs: Costs) -> Cycles | None:
-    """The draft length with the largest speed-up, the shortest of equal ones; None where none gains anything."""
-    gains = [speedup(each, costs) for each in found]
-    return found[int(np.argmax(gains))] if gains and max(gains) > 1 else None
+def best_length(candidates: Sequence[Cycles], costs: Costs) -> Cycles | None:
+    """Return the draft length with the largest speed-up, the shortest of equal ones; None where none gains anything."""
+    gains = [speedup(each, costs) for each in candidates]
+    return candidates[int(np.argmax(gains))] if gains and max(gains) > 1 else None

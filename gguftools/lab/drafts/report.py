@@ -33,7 +33,7 @@ class Simulation:
 
 
 @dataclass(frozen=True)
-class AtTemperature:
+class TemperatureFigures:
     """A draft's figures at one temperature, on all texts.
 
     acceptance: mean and standard_error of the chance that a drafted token stands. tokens_per_cycle, speedup: for
@@ -89,7 +89,7 @@ class DraftFigures:
     offered: float | None = None
     agreement: float | None = None
     runs: dict[str, Any] | None = None
-    temperatures: list[AtTemperature] = field(default_factory=list)
+    temperatures: list[TemperatureFigures] = field(default_factory=list)
 
     @property
     def possible(self) -> bool:
@@ -120,7 +120,7 @@ class DraftCheckReport:
 
     @property
     def possible(self) -> bool:
-        """Whether every draft can draft."""
+        """Return whether every draft can draft."""
         return all(draft.possible for draft in self.drafts)
 
     @property
@@ -128,12 +128,12 @@ class DraftCheckReport:
         measured = [draft for draft in self.drafts if draft.temperatures]
         if not measured:
             return []
-        found = []
+        rows = []
         for i, at in enumerate(measured[0].temperatures):
             winner = max(measured, key=lambda each: each.temperatures[i].best_speedup)
             gain = winner.temperatures[i]
             faster = gain.draft_length > 0
-            found.append(
+            rows.append(
                 {
                     "temperature": at.temperature,
                     "draft": winner.name if faster else None,
@@ -141,7 +141,7 @@ class DraftCheckReport:
                     "speedup": gain.best_speedup,
                 }
             )
-        return found
+        return rows
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""

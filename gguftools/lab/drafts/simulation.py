@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from runtime.speculation.decoding import Speculation
 
 PROMPTS = 4  # at least, where there are so many windows
-LEAST_WRITTEN = 32  # tokens behind each prompt
+MIN_WRITTEN = 32  # tokens behind each prompt
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Setting:
     seed: int
 
 
-class Decided:
+class RecordingRule:
     """The rule of acceptance, and what it decided: the chance of each token that it looked at, and whether it stood."""
 
     def __init__(self) -> None:
@@ -68,13 +68,13 @@ def prompts_of(windows: Sequence[Sequence["Window"]], n_ctx: int, tokens: int) -
     length = max(1, n_ctx // 4)
     room = n_ctx - length
     wanted = max(PROMPTS, len(windows), -(-tokens // room))
-    wanted = max(1, min(wanted, tokens // LEAST_WRITTEN))
-    found: list[list[int]] = []
+    wanted = max(1, min(wanted, tokens // MIN_WRITTEN))
+    prompts: list[list[int]] = []
     for turn in range(max(map(len, windows), default=0)):
         for text in windows:
-            if turn < len(text) and len(found) < wanted:
-                found.append([int(token) for token in text[turn].inputs[:length]])
-    return Prompts(found, min(room, -(-tokens // max(1, len(found)))))
+            if turn < len(text) and len(prompts) < wanted:
+                prompts.append([int(token) for token in text[turn].inputs[:length]])
+    return Prompts(prompts, min(room, -(-tokens // max(1, len(prompts)))))
 
 
 def simulate(setting: Setting, prompts: Prompts, done: Callable[[], None]) -> tuple[Simulation | None, list["Window"]]:
@@ -84,7 +84,7 @@ def simulate(setting: Setting, prompts: Prompts, done: Callable[[], None]) -> tu
     """
     from runtime.speculation.decoding import Counts
 
-    decided, lengths, written = Decided(), [], []
+    decided, lengths, written = RecordingRule(), [], []
     counts = Counts()
     for number, prompt in enumerate(prompts.texts):
         speculation = _speculation(setting, number, decided)
@@ -96,17 +96,17 @@ def simulate(setting: Setting, prompts: Prompts, done: Callable[[], None]) -> tu
         done()
     if not lengths:
         return None, []
-    found, chances = np.array(lengths), np.array(decided.chances)
+    cycle_tokens, chances = np.array(lengths), np.array(decided.chances)
     decisions = max(1, len(chances))
     return Simulation(
         setting.draft_length,
         len(prompts.texts),
-        int(found.sum()),
-        len(found),
+        int(cycle_tokens.sum()),
+        len(cycle_tokens),
         counts.drafted,
         counts.accepted,
-        float(found.mean()),
-        float(found.std()) / math.sqrt(max(1, len(found) - 1)),
+        float(cycle_tokens.mean()),
+        float(cycle_tokens.std()) / math.sqrt(max(1, len(cycle_tokens) - 1)),
         None,
         sum(decided.stood) / decisions,
         float(chances.sum()) / decisions,
@@ -118,7 +118,7 @@ def simulate(setting: Setting, prompts: Prompts, done: Callable[[], None]) -> tu
     ), written
 
 
-def _speculation(setting: Setting, number: int, decided: Decided) -> "Speculation":
+def _speculation(setting: Setting, number: int, decided: RecordingRule) -> "Speculation":
     from runtime.sampling.parameters import Sampling
     from runtime.sampling.sampler import Sampler
     from runtime.speculation.decoding import speculation_of
@@ -127,11 +127,11 @@ def _speculation(setting: Setting, number: int, decided: Decided) -> "Speculatio
     seed = (setting.seed + number) % 2**32
     plain = Sampling(temperature=setting.temperature, samplers=("temperature",), seed=seed)
     sampler = Sampler(plain, end_ids=setting.end_ids)
-    found = speculation_of(
+    speculation = speculation_of(
         setting.net, sampler, setting.by, setting.vocabulary, Drafting(setting.draft_length), setting.context
     )
-    found.rule = decided
-    return found
+    speculation.rule = decided
+    return speculation
 
 
 def _cycles(speculation: "Speculation", text: list[int], tokens: int) -> Iterator[int]:
@@ -143,8 +143,8 @@ def _cycles(speculation: "Speculation", text: list[int], tokens: int) -> Iterato
         speculation.model,
         text,
         PrefillOptions(
-            more=tokens + speculation.most,
-            back=speculation.most,
+            more=tokens + speculation.max_tokens,
+            back=speculation.max_tokens,
             keep_states=drafter.reads_states,
             layers=drafter.layers,
         ),
@@ -156,14 +156,14 @@ def _cycles(speculation: "Speculation", text: list[int], tokens: int) -> Iterato
     end = len(text) + tokens
     text.append(sampler.draw(logits[-1, : speculation.vocabulary]))
     while len(text) < end and not sampler.ends(text[-1]):
-        found = speculation.cycle(text, cache, speculation.most + 1)
-        text += [each.token for each in found]
-        sampler.state = found[-1].state
-        yield len(found)
+        accepted = speculation.cycle(text, cache, speculation.max_tokens + 1)
+        text += [each.token for each in accepted]
+        sampler.state = accepted[-1].state
+        yield len(accepted)
 
 
 def _window(text: list[int], begin: int) -> "Window":
-    """A text whose tokens behind the first one that was written are scored."""
+    """Return a text whose tokens behind the first one that was written are scored."""
     from runtime.evaluation.windows import Window
 
     ids = np.array(text, np.int64)

@@ -97,7 +97,7 @@ class GraftReport:
     traffic: Traffic | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The contract of `graft --json`."""
+        """Return the contract of `graft --json`."""
         return {
             "file": str(self.path),
             "size_bytes": self.nbytes,
@@ -234,7 +234,7 @@ def _written(
     if options.measure is not None and not write.dry_run:
         from ...measurement.divergence import divergence
 
-        told = None if write.progress is None else _windows_told(write.progress)
+        progress = None if write.progress is None else _window_progress(write.progress)
         cost = divergence(
             opened.path,
             target,
@@ -242,7 +242,7 @@ def _written(
             n_ctx=options.n_ctx,
             chunks=options.chunks,
             threads=write.threads,
-            progress=told,
+            progress=progress,
         )
     return GraftReport(
         target,
@@ -303,7 +303,7 @@ def _nothing(pattern: str, opened: GgufFile) -> OptionError:
 def matched(
     pattern: str, tensors: Iterable[str], keys: Iterable[str], architecture: str
 ) -> tuple[list[str], list[str]]:
-    """The tensors and keys that a pattern means. Raises OptionError for what is no regular expression."""
+    """Return the tensors and keys that a pattern means. Raises OptionError for what is no regular expression."""
     if pattern in SHORTHANDS:
         of_tensors, of_keys = SHORTHANDS[pattern]
         of_keys = of_keys.replace("{}", re.escape(architecture))
@@ -361,14 +361,18 @@ def _put(body: Body, donor: GgufFile, name: str, old: str, each: Stored) -> None
 
 
 def _check_architecture(body: Body, donor: GgufFile) -> None:
-    found = donor.metadata.get("general.architecture")
-    if found != body.metadata.get("general.architecture"):
-        problem = f"{donor.path} is of architecture {quote(found)}, {body.opened.path} of {quote(body.architecture)}"
+    architecture = donor.metadata.get("general.architecture")
+    if architecture != body.metadata.get("general.architecture"):
+        problem = (
+            f"{donor.path} is of architecture {quote(architecture)}, {body.opened.path} of {quote(body.architecture)}"
+        )
         body.refuse(ModelError(problem, FORCE))
 
 
 def _check_shape(body: Body, donor: GgufFile, name: str, tensor: Tensor, patterns: Sequence[str]) -> None:
-    """A tensor takes another's place only where it has the same shape; one for each token, if the tokens come along."""
+    """Return a tensor takes another's place only where it has the same shape; one for each token, if the tokens come
+    along.
+    """
     there = body.tensors.get(name)
     if there is None or there.tensor.shape == tensor.shape:
         return
@@ -431,9 +435,9 @@ def _check(body: Body, before: Mapping[str, Tensor]) -> None:
 
 
 def _faults(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[object]:
-    name, kind = metadata.get("general.architecture"), metadata.get("general.type")
+    name, file_type = metadata.get("general.architecture"), metadata.get("general.type")
     family = [each for each in architectures() if each.name == name]
-    if not family or (isinstance(kind, str) and kind in NO_MODELS) or not tensors:
+    if not family or (isinstance(file_type, str) and file_type in NO_MODELS) or not tensors:
         return  # not known, or no model
     yield from faults(family[0], metadata, tensors)
     yield from faults_beyond(family[0], metadata, tensors)
@@ -442,7 +446,7 @@ def _faults(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[objec
 # Experts
 
 
-def _windows_told(progress: Progress) -> Callable[[int, int, float], None]:
+def _window_progress(progress: Progress) -> Callable[[int, int, float], None]:
     return lambda done, total, _: progress(done, total, "windows read")
 
 
@@ -459,12 +463,12 @@ def _without_experts(
     body: Body, experts: ExpertOptions, listed: Path | None, options: GraftOptions, write: WriteOptions
 ) -> DroppedExperts:
     """Leave experts out of the body, averaged into others if that is asked for."""
-    told = None if write.progress is None else _windows_told(write.progress)
+    progress = None if write.progress is None else _window_progress(write.progress)
     before = body.tensors
     model = Model(body.metadata, mapping(before), origin=of_file(body.opened).origin)
     mixture = mixture_of(body.metadata, model.tensors, body.opened.path)
     dropped, ranking = chosen_experts(
-        model, mixture, experts, listed, options.n_ctx, options.chunks, write.threads, told
+        model, mixture, experts, listed, options.n_ctx, options.chunks, write.threads, progress
     )
     body.metadata, body.tensors, warnings = without_experts(body.metadata, before, mixture, dropped)
     body.warnings += warnings

@@ -21,7 +21,7 @@ EXPERTS_WANTED = "as 25%, 8, 2groups, or a file of lines such as 3: 0,5-7"
 
 
 def list_of_experts(drop_experts: Any) -> Path | None:
-    """The file that names experts, if one does."""
+    """Return the file that names experts, if one does."""
     if isinstance(drop_experts, Path):
         return drop_experts
     if isinstance(drop_experts, str) and not re.fullmatch(rf"\d+(\.\d+)?%|\d+|{GROUPS}", drop_experts):
@@ -30,7 +30,7 @@ def list_of_experts(drop_experts: Any) -> Path | None:
 
 
 def _as_amount(drop_experts: Any) -> int | float:
-    """A number of experts, or a share of them. Raises OptionError."""
+    """Return a number of experts, or a share of them. Raises OptionError."""
     if isinstance(drop_experts, str):
         number = float(drop_experts.removesuffix("%"))
         drop_experts = number / 100 if drop_experts.endswith("%") else int(number)
@@ -76,7 +76,7 @@ def chosen_experts(
     threads: int | None,
     progress: Callable[[int, int, float], None] | None,
 ) -> tuple[dict[int, tuple[int, ...]], Ranking]:
-    """The experts that go, by layer, and by what they were chosen.
+    """Return the experts that go, by layer, and by what they were chosen.
 
     listed: the file that names them, if one does. n_ctx, chunks: the text's windows.
     Raises OptionError, ModelError, FileError.
@@ -107,7 +107,7 @@ def chosen_experts(
 
 
 def _as_numbers(wanted: Mapping[Any, Any]) -> dict[int, tuple[int, ...]]:
-    """A mapping of layers to experts. Raises OptionError for anything else."""
+    """Return a mapping of layers to experts. Raises OptionError for anything else."""
     try:
         return {int(layer): tuple(int(number) for number in numbers) for layer, numbers in wanted.items()}
     except (TypeError, ValueError):
@@ -125,18 +125,18 @@ def _ranked_by_text(
 ) -> Ranking:
     from .expert_scores import expert_scores
 
-    further = mixture.layers[-1] >= mtp_layers.counts(model.metadata, model.path)[1]
-    sums = expert_scores(model, text, n_ctx=n_ctx, chunks=chunks, further=further, threads=threads, progress=progress)
+    with_mtp = mixture.layers[-1] >= mtp_layers.counts(model.metadata, model.path)[1]
+    sums = expert_scores(model, text, n_ctx=n_ctx, chunks=chunks, with_mtp=with_mtp, threads=threads, progress=progress)
     for layer in mixture.layers:
         if layer not in sums.scores:
             raise ModelError(f"layer {layer} has experts, but the model runs without it", hint="list what to drop")
-    found = ({layer: each[layer].tolist() for layer in mixture.layers} for each in (sums.scores, sums.routed))
-    return Ranking(*found)
+    tables = ({layer: each[layer].tolist() for layer in mixture.layers} for each in (sums.scores, sums.routed))
+    return Ranking(*tables)
 
 
 def _counts_of_matrix(mixture: Mixture, imatrix: PathLike | None) -> Scores:
     matrix = read_imatrix(as_path(imatrix or "", "the importance matrix"))
-    found = {}
+    counts_by_layer = {}
     for layer in mixture.layers:
         names = [f"blk.{layer}.ffn_{role}_exps.weight" for role in ("down", "up", "gate_up")]
         entry = next((matrix.entries[name] for name in names if name in matrix.entries), None)
@@ -147,5 +147,5 @@ def _counts_of_matrix(mixture: Mixture, imatrix: PathLike | None) -> Scores:
         counts = np.asarray(entry.counts, np.float64)
         if not np.isfinite(counts).all():
             raise ModelError(f"{matrix.path} has a count that is no number in layer {layer}")
-        found[layer] = counts.tolist()
-    return found
+        counts_by_layer[layer] = counts.tolist()
+    return counts_by_layer

@@ -21,7 +21,7 @@ Partners = Mapping[int, Mapping[int, Sequence[int]]]  # by layer and expert that
 
 def partners(mixture: Mixture, tensors: Mapping[str, Stored], dropped: Dropped) -> dict[int, dict[int, list[int]]]:
     """For every expert that goes the one that stays whose row of the router is most like its own."""
-    found: dict[int, dict[int, list[int]]] = {}
+    partners_by_layer: dict[int, dict[int, list[int]]] = {}
     for layer in mixture.layers:
         lost = sorted(set(dropped[layer]))
         kept = [i for i in range(mixture.count) if i not in lost]
@@ -31,10 +31,10 @@ def partners(mixture: Mixture, tensors: Mapping[str, Stored], dropped: Dropped) 
         rows = np.asarray(router.tensor.float32(), np.float64).reshape(mixture.count, -1)
         rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
         nearest = (rows[lost] @ rows[kept].T).argmax(axis=1)
-        found[layer] = {}
+        partners_by_layer[layer] = {}
         for expert, place in zip(lost, nearest, strict=True):
-            found[layer].setdefault(kept[place], []).append(expert)
-    return found
+            partners_by_layer[layer].setdefault(kept[place], []).append(expert)
+    return partners_by_layer
 
 
 def merged(
@@ -45,12 +45,12 @@ def merged(
     counts: Scores,
     requantize: bool = False,
 ) -> tuple[dict[str, Stored], dict[int, dict[int, list[int]]]]:
-    """The tensors `after` experts were left out of them, those that stay merged with their partners among them.
+    """Return the tensors `after` experts were left out of them, those that stay merged with their partners among them.
 
     before: with all experts. counts: by layer, how often each was used. requantize: encode blocks again.
     Raises FormatError for blocks that must not be, ModelError for experts that cannot be averaged.
     """
-    found, into = dict(after), partners(mixture, before, dropped)
+    tensors, into = dict(after), partners(mixture, before, dropped)
     for name, each in before.items():
         layer, role = _place(name)
         if layer not in into or not STACKED.fullmatch(role):
@@ -69,8 +69,8 @@ def merged(
             members = [expert, *into[layer].get(expert, ())]
             used = np.asarray([counts[layer][member] for member in members], np.float64)
             weights[row, members] = used / used.sum() if used.sum() > 0 else 1 / len(members)
-        found[name] = Stored(_averaged(tensor, weights), None)
-    return found, into
+        tensors[name] = Stored(_averaged(tensor, weights), None)
+    return tensors, into
 
 
 def _place(name: str) -> tuple[int, str]:

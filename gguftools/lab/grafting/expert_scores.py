@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from quants.arguments import PathLike
 from quants.errors import ModelError
 
-from ...measurement.perplexity import Progress, tokens_at_once
+from ...measurement.perplexity import Progress, windows_at_once
 from ...measurement.text_tokens import tokens_of
 from ...models.model import Model
 
@@ -50,7 +50,7 @@ def expert_scores(
     *,
     n_ctx: int = 512,
     chunks: int | None = None,
-    further: bool = False,
+    with_mtp: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> ExpertSums:
@@ -66,14 +66,14 @@ def expert_scores(
     net = RunningModel(model.metadata, model.tensors, threads=threads)
     sums = ExpertSums(int(model.metadata.get(f"{model.architecture}.expert_count", 0)))
     net.observe_experts = sums.observe
-    if further:
+    if with_mtp:
         _ = net.next_tokens  # which a model that has none says before anything runs
     tokens, bos = tokens_of(model, text)
     plan = windows(len(tokens), n_ctx, chunks=chunks)
     done = 0
-    for inputs, _ in plan.batches(tokens, bos, max(1, tokens_at_once(model) // n_ctx)):
+    for inputs, _ in plan.batches(tokens, bos, windows_at_once(model, n_ctx)):
         read = net.lazy_logits(inputs)
-        if further:
+        if with_mtp:
             net.mtp_logits(inputs, read.states)
         done += len(inputs)
         if progress:

@@ -22,7 +22,7 @@ from ...io.gguf.assembly import Stored
 
 STACKED = re.compile(r"ffn_(gate|up|down|gate_up)_exps\.\w+|ffn_gate_inp\.(weight|bias)|exp_probs_b(\.bias)?")
 KEPT_WHOLE = re.compile(r"ffn_\w+_shexp\.\w+|ffn_gate_inp(_shexp)?\.\w+|.*\.(input_)?scale|ffn_latent_\w+\.\w+")
-LEAST_OF_GROUP = 2  # the best two of a group say how good it is
+MIN_GROUP_SIZE = 2  # the best two of a group say how good it is
 LINE = re.compile(r"(\d{1,6})\s*:\s*(\d{1,6}(?:\s*-\s*\d{1,6})?(?:\s*,\s*\d{1,6}(?:\s*-\s*\d{1,6})?)*)")
 
 Scores = Mapping[int, Sequence[float]]  # by layer: of each expert, how much it is worth
@@ -77,9 +77,11 @@ def _check_role(prefix: str, role: str, tensor: Tensor) -> None:
 def without_experts(
     metadata: Metadata, tensors: Mapping[str, Stored], mixture: Mixture, dropped: Dropped
 ) -> tuple[Metadata, dict[str, Stored], list[str]]:
-    """The model without these experts, and what to warn of. Raises OptionError, ModelError for what cannot be."""
+    """Return the model without these experts, and what to warn of. Raises OptionError, ModelError for what
+    cannot be.
+    """
     left, groups = _check_dropped(mixture, dropped)
-    found = dict(tensors)
+    remaining = dict(tensors)
     kept = {layer: sorted(set(range(mixture.count)).difference(dropped[layer])) for layer in mixture.layers}
     for prefix, roles in by_layer({name: each.tensor for name, each in tensors.items()}).items():
         for role, tensor in roles.items() if prefix else ():
@@ -88,7 +90,7 @@ def without_experts(
                 if items != mixture.count:
                     problem = f"{prefix + role!r} has shape {list(tensor.shape)}; the model has {mixture.count} experts"
                     raise ModelError(problem)
-                found[prefix + role] = tensors[prefix + role].selected(kept[int(prefix.split(".")[-2])])
+                remaining[prefix + role] = tensors[prefix + role].selected(kept[int(prefix.split(".")[-2])])
     new, warnings = metadata.copy(), []
     new[f"{mixture.architecture}.expert_count"] = left
     if groups < mixture.groups:
@@ -98,11 +100,11 @@ def without_experts(
     if mixture.used > left:
         new[f"{mixture.architecture}.expert_used_count"] = left
         warnings.append(f"a token is given to {left} experts, not to {mixture.used}: no more are left")
-    return new, found, warnings
+    return new, remaining, warnings
 
 
 def _check_dropped(mixture: Mixture, dropped: Dropped) -> tuple[int, int]:
-    """How many experts each layer keeps, in how many groups."""
+    """Return how many experts each layer keeps, in how many groups."""
     if unknown := [layer for layer in dropped if layer not in mixture.layers]:
         raise OptionError(f"layer {unknown[0]} has no experts; those that have are {_some(mixture.layers)}")
     counts = {}
@@ -114,8 +116,8 @@ def _check_dropped(mixture: Mixture, dropped: Dropped) -> tuple[int, int]:
                 raise OptionError(problem)
         counts[layer] = len(set(numbers))
     if len(set(counts.values())) > 1:
-        least, most = (pick(counts, key=lambda layer: counts[layer]) for pick in (min, max))
-        problem = f"layer {least} loses {counts[least]} experts, layer {most} loses {counts[most]}"
+        lowest, highest = (pick(counts, key=lambda layer: counts[layer]) for pick in (min, max))
+        problem = f"layer {lowest} loses {counts[lowest]} experts, layer {highest} loses {counts[highest]}"
         raise OptionError(problem, hint="a file has one number of experts for all layers")
     left = mixture.count - next(iter(counts.values()))
     if left < 1:
@@ -137,14 +139,15 @@ def _groups_left(mixture: Mixture, dropped: Dropped, left: int) -> int:
             problem = f"in layer {layer}, groups of experts lose {each.min()} to {each.max()} of {size}"
             raise OptionError(problem, hint=f"each of the {groups} groups must lose as many, or whole groups go")
     of_group, used = left // groups, min(mixture.groups_used, groups)
-    if of_group < LEAST_OF_GROUP or of_group * used < min(mixture.used, left):
+    if of_group < MIN_GROUP_SIZE or of_group * used < min(mixture.used, left):
         problem = f"{of_group} experts would be left in each of {groups} groups"
         raise OptionError(problem, hint=f"a token is given to {mixture.used} experts of {used} groups")
     return groups
 
 
 def worst_experts(mixture: Mixture, scores: Scores, wanted: int | float) -> dict[int, tuple[int, ...]]:
-    """The experts of each layer with the lowest scores. wanted: how many of a layer, or (a fraction) which share.
+    """Return the experts of each layer with the lowest scores. wanted: how many of a layer, or (a fraction) which
+    share.
 
     A share is rounded down, to the same number for every group. Raises OptionError for a number that cannot be.
     """
@@ -160,34 +163,36 @@ def worst_experts(mixture: Mixture, scores: Scores, wanted: int | float) -> dict
         raise OptionError(f"{count} experts cannot be dropped evenly from {step} groups", f"drop a multiple of {step}")
     if not 0 < count < mixture.count:
         raise OptionError(f"{count} of {mixture.count} experts cannot be dropped: 1 to {mixture.count - 1} can")
-    found = {}
+    worst_by_layer = {}
     for layer in mixture.layers:
         of_groups = np.asarray(scores[layer], np.float64).reshape(mixture.groups, -1)
         # of equals the last one goes
         order = np.argsort(of_groups[:, ::-1], axis=1, kind="stable")[:, : count // step]
         size = of_groups.shape[1]
         worst = [group * size + size - 1 - place for group, places in enumerate(order) for place in places]
-        found[layer] = tuple(sorted(int(number) for number in worst))
-    return found
+        worst_by_layer[layer] = tuple(sorted(int(number) for number in worst))
+    return worst_by_layer
 
 
 def worst_groups(mixture: Mixture, scores: Scores, count: int) -> dict[int, tuple[int, ...]]:
-    """All experts of the groups of each layer whose scores sum to least. Raises OptionError where they cannot go."""
+    """Return all experts of the groups of each layer whose scores sum to least. Raises OptionError where they cannot
+    go.
+    """
     if not 0 < count < mixture.groups:
-        most = f"1 to {mixture.groups - 1} can" if mixture.groups > 1 else "its router has none"
-        raise OptionError(f"{count} of {mixture.groups} groups of experts cannot be dropped: {most}")
-    size, found = mixture.count // mixture.groups, {}
+        allowed = f"1 to {mixture.groups - 1} can" if mixture.groups > 1 else "its router has none"
+        raise OptionError(f"{count} of {mixture.groups} groups of experts cannot be dropped: {allowed}")
+    size, worst_by_layer = mixture.count // mixture.groups, {}
     for layer in mixture.layers:
         sums = np.asarray(scores[layer], np.float64).reshape(mixture.groups, size).sum(axis=1)
         worst = mixture.groups - 1 - np.argsort(sums[::-1], kind="stable")[:count]  # of equals the last one goes
-        found[layer] = tuple(sorted(int(group) * size + place for group in worst for place in range(size)))
-    return found
+        worst_by_layer[layer] = tuple(sorted(int(group) * size + place for group in worst for place in range(size)))
+    return worst_by_layer
 
 
 def read_list(path: Path) -> dict[int, tuple[int, ...]]:
-    """Experts by layer from a file: lines such as `3: 0,5-7`, and remarks behind #. Raises FileError."""
+    """Return experts by layer from a file: lines such as `3: 0,5-7`, and remarks behind #. Raises FileError."""
     lines = read_text(path, EXPERT_LIST).splitlines()
-    found: dict[int, tuple[int, ...]] = {}
+    experts: dict[int, tuple[int, ...]] = {}
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()
         if not text:
@@ -197,12 +202,12 @@ def read_list(path: Path) -> dict[int, tuple[int, ...]]:
             problem = f"{path}, line {number}: {text[:60]!r} is no layer and its experts"
             raise FileError(problem, hint="for example 3: 0,5-7")
         layer = int(match[1])
-        if layer in found:
+        if layer in experts:
             raise FileError(f"{path}, line {number}: layer {layer} is there twice")
-        found[layer] = tuple(_numbers(match[2]))
-    if not found:
+        experts[layer] = tuple(_numbers(match[2]))
+    if not experts:
         raise FileError(f"{path} names no experts", hint="a line for each layer, such as 3: 0,5-7")
-    return found
+    return experts
 
 
 def _numbers(text: str) -> Iterable[int]:

@@ -112,11 +112,11 @@ class Comparison(Report):
 
 
 @dataclass(frozen=True)
-class Other:
+class Reference:
     """What a model is held against. model, shown: of a GGUF file. values, log: what is known of nodes."""
 
     name: str
-    kind: str
+    reference_type: str
     values: Mapping[str, Array]
     log: EvalLog | None = None
     model: Model | None = None
@@ -146,23 +146,26 @@ def compare_values(
         raise OptionError(f"tolerance is {tolerance}; a number from 0 on was expected", "such as 0.001")
     model = opened(source)
     shown = graph(model)
-    kind, path = _kind(other)
-    log, dump = (read_eval_log(path) if kind == "log" else None), (read_dump(path) if kind == "values" else None)
+    reference_type, path = _reference_type(other)
+    log, dump = (
+        (read_eval_log(path) if reference_type == "log" else None),
+        (read_dump(path) if reference_type == "values" else None),
+    )
     tokens = _tokens(model, prompt, str(path), log.tokens if log else dump.tokens if dump else ())
-    if kind == "model":
+    if reference_type == "model":
         _check_tokens(model, opened_gguf(other), prompt, tokens)
     mine = values or node_values(model, tokens, precision=precision, threads=threads)
-    held = Other(str(path), kind, dump.values if dump else {}, log)
-    if kind == "model":
+    held = Reference(str(path), reference_type, dump.values if dump else {}, log)
+    if reference_type == "model":
         against = opened_gguf(other)
         there = node_values(against, tokens, precision=precision, threads=threads)
-        held = Other(str(against.path), kind, there.values, None, against, graph(against))
-    elif kind == "transformers":
-        held = Other(str(path), kind, transformers_values(model, shown, path, tokens))
+        held = Reference(str(against.path), reference_type, there.values, None, against, graph(against))
+    elif reference_type == "transformers":
+        held = Reference(str(path), reference_type, transformers_values(model, shown, path, tokens))
     return _compared(model, shown, mine, held, tolerance)
 
 
-def _kind(other: PathLike | Model) -> tuple[str, Path]:
+def _reference_type(other: PathLike | Model) -> tuple[str, Path]:
     """What the other is. Raises FileError for what it cannot be."""
     if isinstance(other, Model):
         return "model", other.path
@@ -215,28 +218,28 @@ def _check_tokens(model: Model, other: Model, prompt: Prompt | None, tokens: tup
         )
 
 
-def _compared(model: Model, shown: ModelGraph, mine: NodeValues, other: Other, tolerance: float) -> Comparison:
+def _compared(model: Model, shown: ModelGraph, mine: NodeValues, other: Reference, tolerance: float) -> Comparison:
     nodes = {node.name: node for node in shown.nodes}
-    found: dict[str, NodeDifference] = {}
+    differences: dict[str, NodeDifference] = {}
     for name, array in mine.values.items():
         pair = _pair(array, name, nodes[name].layer, other)
         if pair is not None:
-            found[name] = _difference(nodes[name], pair, tolerance, found, nodes)
-    if not found:
+            differences[name] = _difference(nodes[name], pair, tolerance, differences, nodes)
+    if not differences:
         raise OptionError(f"{other.name} has no values of nodes of {shown.file}", "is it of the same architecture?")
-    first = next((each for each in found.values() if each.differs), None)
-    jump = next((each for each in found.values() if each.differs and each.jump and each.jump > JUMP), None)
+    first = next((each for each in differences.values() if each.differs), None)
+    jump = next((each for each in differences.values() if each.differs and each.jump and each.jump > JUMP), None)
     jump = None if jump is first else jump
-    causes = [None if each is None else _cause(each, model, shown, found, other) for each in (first, jump)]
-    missing = tuple(name for name in mine.values if name not in found)
+    causes = [None if each is None else _cause(each, model, shown, differences, other) for each in (first, jump)]
+    missing = tuple(name for name in mine.values if name not in differences)
     keys = {} if other.model is None or first is None else _keys(model, other.model)
     return Comparison(
         shown.file,
         other.name,
-        other.kind,
+        other.reference_type,
         mine.tokens,
         tolerance,
-        tuple(found.values()),
+        tuple(differences.values()),
         missing,
         first,
         causes[0],
@@ -262,7 +265,7 @@ class Pair:
     sums: tuple[float, float, float] | None = None
 
 
-def _pair(array: Array, name: str, layer: int | None, other: Other) -> Pair | None:
+def _pair(array: Array, name: str, layer: int | None, other: Reference) -> Pair | None:
     """What both have of a node; None where the other has nothing that can be compared."""
     rows = array.reshape(len(array), -1).astype(np.float64)
     width = rows.shape[1]
@@ -298,7 +301,7 @@ def _noise_of_sum(values: NDArray[np.float64]) -> float:
 
 
 def _unequal(rows: NDArray[np.float64]) -> Pair:
-    """Values of other widths: nothing is equal."""
+    """Return values of other widths: nothing is equal."""
     return Pair(rows[0, :1], np.array([np.inf]), np.zeros(1, np.int64), rows.shape[1], 1.0)
 
 
@@ -308,7 +311,11 @@ def _spread(values: NDArray[np.float64]) -> float:
 
 
 def _difference(
-    node: GraphNode, pair: Pair, tolerance: float, found: Mapping[str, NodeDifference], nodes: Mapping[str, GraphNode]
+    node: GraphNode,
+    pair: Pair,
+    tolerance: float,
+    differences: Mapping[str, NodeDifference],
+    nodes: Mapping[str, GraphNode],
 ) -> NodeDifference:
     apart = np.abs(pair.mine - pair.theirs)
     at = int(apart.argmax())
@@ -316,8 +323,8 @@ def _difference(
     differs = largest > tolerance * pair.spread + pair.slack or not np.isfinite(largest)
     if pair.sums is not None and not differs:  # of values that are not printed, too
         differs = abs(pair.sums[0] - pair.sums[1]) > tolerance * pair.sums[2]
-    before = [found[each].rms for each in _known_inputs(node, nodes, found)]
-    least = max(before, default=0.0)
+    before = [differences[each].rms for each in _known_inputs(node, nodes, differences)]
+    input_rms = max(before, default=0.0)
     token, element = divmod(int(pair.places[at]), pair.width)
     return NodeDifference(
         node.number,
@@ -332,23 +339,25 @@ def _difference(
         float(pair.mine[at]),
         float(pair.theirs[at]),
         differs,
-        rms / least if least > NOISE else None,
+        rms / input_rms if input_rms > NOISE else None,
     )
 
 
-def _known_inputs(node: GraphNode, nodes: Mapping[str, GraphNode], found: Mapping[str, NodeDifference]) -> list[str]:
-    """The nearest nodes before this one that were compared."""
-    return _ways(node, nodes, found)[1]
+def _known_inputs(
+    node: GraphNode, nodes: Mapping[str, GraphNode], differences: Mapping[str, NodeDifference]
+) -> list[str]:
+    """Return the nearest nodes before this one that were compared."""
+    return _ways(node, nodes, differences)[1]
 
 
 def _ways(
-    node: GraphNode, nodes: Mapping[str, GraphNode], found: Mapping[str, NodeDifference]
+    node: GraphNode, nodes: Mapping[str, GraphNode], differences: Mapping[str, NodeDifference]
 ) -> tuple[list[str], list[str]]:
-    """Nodes between this one and those before it that were compared, and these."""
+    """Return nodes between this one and those before it that were compared, and these."""
     between, known, waiting = dict[str, None](), dict[str, None](), list(node.inputs)
     while waiting:
         name = waiting.pop(0)
-        if name in found:
+        if name in differences:
             known[name] = None
         elif name not in between:
             between[name] = None
@@ -357,11 +366,15 @@ def _ways(
 
 
 def _cause(
-    difference: NodeDifference, model: Model, shown: ModelGraph, found: Mapping[str, NodeDifference], other: Other
+    difference: NodeDifference,
+    model: Model,
+    shown: ModelGraph,
+    differences: Mapping[str, NodeDifference],
+    other: Reference,
 ) -> Cause:
     nodes = {node.name: node for node in shown.nodes}
     node = shown.nodes[difference.number]
-    between, known = _ways(node, nodes, found)
+    between, known = _ways(node, nodes, differences)
     computing = [*(nodes[name] for name in between), node]
     weights = list(dict.fromkeys(weight.name for each in computing for weight in each.weights))
     if other.model is None or other.shown is None:
@@ -393,13 +406,13 @@ def _weight_difference(mine: Tensor, theirs: Tensor | None) -> WeightDifference 
 
 
 def _keys(mine: Model, theirs: Model) -> dict[str, tuple[Any, Any]]:
-    """Keys of the architecture whose values differ; None for a key that a file does not have."""
-    prefix, found = f"{mine.architecture}.", dict[str, tuple[Any, Any]]()
+    """Return keys of the architecture whose values differ; None for a key that a file does not have."""
+    prefix, different_keys = f"{mine.architecture}.", dict[str, tuple[Any, Any]]()
     for key in dict.fromkeys((*mine.metadata, *theirs.metadata)):
         a, b = (_plain(each.metadata.get(key)) for each in (mine, theirs))
         if key.startswith(prefix) and a != b:
-            found[key] = a, b
-    return found
+            different_keys[key] = a, b
+    return different_keys
 
 
 def _plain(value: Any) -> Any:

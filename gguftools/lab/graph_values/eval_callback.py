@@ -87,7 +87,7 @@ class EvalLog:
 
 
 def is_eval_log(path: Path) -> bool:
-    """Whether a file begins as such a log does."""
+    """Return whether a file begins as such a log does."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -96,7 +96,9 @@ def is_eval_log(path: Path) -> bool:
 
 
 def read_eval_log(path: Path) -> EvalLog:
-    """A log, which may be cut off at its end: what is not complete is left out. Raises FileError for another file."""
+    """Return a log, which may be cut off at its end: what is not complete is left out. Raises FileError for another
+    file.
+    """
     try:
         lines = read_bytes(path, LOG).decode("utf-8", "replace").splitlines()
     except OSError as error:
@@ -112,8 +114,8 @@ def read_eval_log(path: Path) -> EvalLog:
 
 def _tokens(lines: Sequence[str]) -> tuple[int, ...]:
     for i, line in enumerate(lines):
-        if found := COUNT.search(line):
-            ids = [TOKEN.search(each) for each in lines[i + 1 : i + 1 + int(found[1])]]
+        if count := COUNT.search(line):
+            ids = [TOKEN.search(each) for each in lines[i + 1 : i + 1 + int(count[1])]]
             return tuple(int(each[1]) for each in ids if each)
         if HEAD.match(line):
             break
@@ -125,20 +127,20 @@ def _results(lines: Sequence[str]) -> Iterator[tuple[str, Printed]]:
     name, operation, sizes = "", "", (0, 0, 0, 0)
     at, places, values = [-1, -1, -1], list[int](), list[float]()
     for line in lines:
-        if found := HEAD.match(line):
-            name, operation = found[1], found[3]
-            sizes = (int(found[4]), int(found[5]), int(found[6]), int(found[7]))
+        if match := HEAD.match(line):
+            name, operation = match[1], match[3]
+            sizes = (int(match[4]), int(match[5]), int(match[6]), int(match[7]))
             at, places, values = [-1, -1, -1], [], []
-        elif name and (found := SUM.search(line)):
-            if " (" not in name and _is_number(found[1]):
-                yield name, Printed(operation, sizes, np.array(places, np.int64), np.array(values), float(found[1]))
+        elif name and (match := SUM.search(line)):
+            if " (" not in name and _is_number(match[1]):
+                yield name, Printed(operation, sizes, np.array(places, np.int64), np.array(values), float(match[1]))
             name = ""
         elif name:
             _read_line(line, sizes, at, places, values)
 
 
 def _read_line(line: str, sizes: Sequence[int], at: list[int], places: list[int], values: list[float]) -> None:
-    """A line of values, or of what stands around them. at: places in the fourth, third and second axis."""
+    """Return a line of values, or of what stands around them. at: places in the fourth, third and second axis."""
     text, depth = line.strip(), (len(line) - len(line.lstrip())) // 4
     if text == "[":
         if depth in (1, 2):

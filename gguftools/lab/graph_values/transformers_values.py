@@ -10,8 +10,8 @@ import numpy as np
 from quants.errors import ModelError, OptionError
 
 from ...inspection.graph import ModelGraph
+from ...inspection.original.logits_check import loaded_original, quiet_transformers
 from ...io.stores.path import first_line
-from ...measurement.checking import loaded_original, quiet_transformers
 from ...models.model import Model
 from .values import Array
 
@@ -45,7 +45,7 @@ Keep = Callable[[str, Any], None]
 
 
 def transformers_values(source: Model, shown: ModelGraph, folder: Path, tokens: Sequence[int]) -> dict[str, Array]:
-    """Values (tokens, …) of those nodes that a module of the checkpoint computes, in float32.
+    """Return values (tokens, …) of those nodes that a module of the checkpoint computes, in float32.
 
     Queries and keys are left out where the converter changes the order of their rows. Raises OptionError without torch
     and transformers, and ModelError for a checkpoint that transformers cannot run.
@@ -56,7 +56,7 @@ def transformers_values(source: Model, shown: ModelGraph, folder: Path, tokens: 
         )
     import torch
 
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
 
     def keep(name: str, value: Any) -> None:
         value = value[0] if isinstance(value, tuple) else value
@@ -64,7 +64,7 @@ def transformers_values(source: Model, shown: ModelGraph, folder: Path, tokens: 
             array = value.detach().float().numpy()
             array = array[0] if array.ndim > 2 and len(array) == 1 else array
             if len(array) == len(tokens):
-                found[name] = np.array(array)
+                values[name] = np.array(array)
 
     with quiet_transformers(), torch.no_grad():
         original: Any = loaded_original(source.running(), folder, "compare with a GGUF file of it")
@@ -79,7 +79,7 @@ def transformers_values(source: Model, shown: ModelGraph, folder: Path, tokens: 
             raise ModelError(f"transformers cannot run {folder}: {first_line(error)}") from error
     if "logits" in result:
         keep("result_output", result.logits)
-    return found
+    return values
 
 
 def _input_hook(keep: Keep, name: str) -> Callable[..., None]:
@@ -90,7 +90,7 @@ def _input_hook(keep: Keep, name: str) -> Callable[..., None]:
 
 
 def _modules(original: Any, shown: ModelGraph) -> Iterator[tuple[str, Any, bool]]:
-    """Names of nodes with the module that computes each; True: the module's input is the value."""
+    """Yield names of nodes with the module that computes each; True: the module's input is the value."""
     backbone = original.base_model
     layers, norm = _one_of(backbone, LAYERS), _one_of(backbone, LAST_NORM)
     if layers is None:
@@ -118,9 +118,9 @@ def _parts(module: Any, in_order: bool) -> Iterator[tuple[tuple[str, ...], Any, 
         if part is not None:
             yield base, part, False
     if (after := getattr(module, "post_attention_layernorm", None)) is not None:
-        behind = hasattr(module, "pre_feedforward_layernorm") or not hasattr(module, "input_layernorm")
-        behind |= hasattr(module, "post_feedforward_layernorm")
-        yield ("attn_post_norm",) if behind else ("ffn_norm", "attn_post_norm"), after, False
+        is_post_norm = hasattr(module, "pre_feedforward_layernorm") or not hasattr(module, "input_layernorm")
+        is_post_norm |= hasattr(module, "post_feedforward_layernorm")
+        yield ("attn_post_norm",) if is_post_norm else ("ffn_norm", "attn_post_norm"), after, False
     mixer, net = _one_of(module, ATTENTION), _one_of(module, NET)
     for name, base_name in HEADS:
         if hasattr(mixer, name) and (in_order or base_name == "Vcur"):

@@ -25,7 +25,7 @@ Prompt = str | Sequence[int]
 ABOUT = "about.json"  # of a file of values: its model, tokens and precision
 SUFFIX = ".npz"
 SHOWN = 3  # first and last values of a row
-MOST_ABOUT = 64 << 20
+MAX_ABOUT = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,14 @@ def node_values(
 
     model, named = opened(source), precision_named(precision)
     tokens = tokens_of(model, prompt)
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
     running = RunningModel(model.metadata, model.readable(), threads=threads, precision=named)
-    observe_values(running, tokens, lambda node, array: found.update({node.name: array}))
-    return NodeValues(str(model.path), model.architecture, tokens, named, found)
+    observe_values(running, tokens, lambda node, array: values.update({node.name: array}))
+    return NodeValues(str(model.path), model.architecture, tokens, named, values)
 
 
 def tokens_of(model: Model, prompt: Prompt) -> tuple[int, ...]:
-    """Ids of a text by the model's tokenizer, or those that were given. Raises OptionError for none."""
+    """Return ids of a text by the model's tokenizer, or those that were given. Raises OptionError for none."""
     ids = prompt_tokens(model.tokenizer, model.metadata, prompt) if isinstance(prompt, str) else map(int, prompt)
     tokens = tuple(ids)
     if not tokens:
@@ -104,10 +104,10 @@ def is_dump(path: Path) -> bool:
 
 
 def read_dump(path: Path) -> NodeValues:
-    """Values that `NodeValues.save` wrote. Raises FileError for another file."""
+    """Return values that `NodeValues.save` wrote. Raises FileError for another file."""
     try:
         with zipfile.ZipFile(path) as archive:
-            if archive.getinfo(ABOUT).file_size > MOST_ABOUT:
+            if archive.getinfo(ABOUT).file_size > MAX_ABOUT:
                 raise ValueError("what it says of itself is too long")
             about = json.loads(archive.read(ABOUT))
             values: dict[str, Array] = {}
@@ -128,6 +128,6 @@ def summary(array: Array) -> dict[str, Any]:
 
 
 def ends(row: Array) -> list[float]:
-    """The first and last values of a row; all where they are few."""
+    """Return the first and last values of a row; all where they are few."""
     few = row if len(row) <= 2 * SHOWN else np.concatenate((row[:SHOWN], row[-SHOWN:]))
     return [float(value) for value in few]

@@ -33,7 +33,7 @@ from ...io.stores.pieces import Original, Piece
 
 TYPE, VERSION, BYTES = "delta", 1, "delta.bytes"
 NEW = (1 << 64) - 1  # where a range begins that is in the delta
-MOST_FILES = 99_999
+MAX_FILES = 99_999
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Files = tuple[tuple[int, str], ...]  # bytes and SHA-256 of each
@@ -59,18 +59,18 @@ class Delta:
 
     @property
     def original(self) -> Original:
-        """Its bytes."""
+        """Return its bytes."""
         return self.opened.original
 
     @property
     def fresh(self) -> int:
-        """Bytes that it brings along."""
+        """Return bytes that it brings along."""
         return sum(size for begin, size in self.ranges if begin == NEW)
 
     def moves(self) -> list[tuple[list[tuple[int, Move]], list[Move]]]:
         """For each new file what is copied into it: from which old file, and from the delta."""
         old_ends, new_ends = (list(accumulate(size for size, _ in files)) for files in (self.old, self.new))
-        found: list[tuple[list[tuple[int, Move]], list[Move]]] = [([], []) for _ in self.new]
+        moves: list[tuple[list[tuple[int, Move]], list[Move]]] = [([], []) for _ in self.new]
         at, data, source, target = 0, self.data, 0, 0
         for begin, size in self.ranges:
             if begin != NEW:
@@ -81,32 +81,32 @@ class Delta:
                 to = at - (new_ends[target] - self.new[target][0])
                 piece = min(size, new_ends[target] - at)
                 if begin == NEW:
-                    found[target][1].append((data, to, piece))
+                    moves[target][1].append((data, to, piece))
                     data += piece
                 else:
                     while begin >= old_ends[source]:
                         source += 1
                     piece = min(piece, old_ends[source] - begin)
                     own = begin - (old_ends[source] - self.old[source][0])
-                    found[target][0].append((source, (own, to, piece)))
+                    moves[target][0].append((source, (own, to, piece)))
                     begin += piece
                 at, size = at + piece, size - piece
-        return found
+        return moves
 
 
 def digest_of(old: Files, new: Files, ranges: Sequence[tuple[int, int]], fresh: Iterable[Bytes]) -> str:
     """SHA-256 of what a delta says. fresh: its bytes, some at a time."""
-    found = hashlib.sha256(json.dumps([old, new], separators=(",", ":")).encode())
-    found.update(np.asarray(ranges, "<u8").tobytes())
+    digest = hashlib.sha256(json.dumps([old, new], separators=(",", ":")).encode())
+    digest.update(np.asarray(ranges, "<u8").tobytes())
     for data in fresh:
-        found.update(data.data)
-    return found.hexdigest()
+        digest.update(data.data)
+    return digest.hexdigest()
 
 
 def plan_delta(
     old: Files, new: Files, ranges: list[tuple[int, int]], digest: str, versions: Sequence[str] = ()
 ) -> Layout:
-    """A delta before the bytes are written that it brings along. digest: see `digest_of`."""
+    """Return a delta before the bytes are written that it brings along. digest: see `digest_of`."""
     metadata = Metadata()
     metadata.set("general.type", TYPE, ValueType.STRING)
     metadata.set("delta.version", VERSION, ValueType.UINT32)
@@ -130,8 +130,8 @@ def read_delta(path: Path) -> Delta:
     """Read a delta, every number of which is checked. Raises FileError."""
     opened = open_gguf(path, join=False)
     if opened.metadata.get("general.type") != TYPE:
-        found = opened.metadata.get("general.type")
-        raise FileError(f"{path} is no delta: general.type is {found!r}", hint="`gguftools patch make` writes one")
+        file_type = opened.metadata.get("general.type")
+        raise FileError(f"{path} is no delta: general.type is {file_type!r}", hint="`gguftools patch make` writes one")
     version = opened.metadata.get("delta.version")
     if version != VERSION:
         raise FileError(f"{path} is a delta of version {version!r}; {VERSION} is known here")
@@ -160,8 +160,8 @@ def read_delta(path: Path) -> Delta:
 
 
 def _versions(opened: GgufFile, count: int) -> tuple[str, ...]:
-    found: Any = opened.metadata.get("delta.old.versions", ())
-    texts = tuple(found) if not isinstance(found, (str, int, float)) else (found,)
+    versions: Any = opened.metadata.get("delta.old.versions", ())
+    texts = tuple(versions) if not isinstance(versions, (str, int, float)) else (versions,)
     if texts and (len(texts) != count or not all(isinstance(text, str) for text in texts)):
         raise _damaged(opened, "'delta.old.versions' has another number of texts than there are old files")
     return texts
@@ -182,7 +182,7 @@ def _files(opened: GgufFile, name: str) -> Files:
     digests: Any = opened.metadata.get(key, ())
     listed = key in opened.metadata and opened.metadata.value(key).type is ValueType.ARRAY
     texts = list(digests) if listed and opened.metadata.value(key).element is ValueType.STRING else []
-    if not 1 <= len(sizes) <= MOST_FILES or len(texts) != len(sizes) or not all(sizes):
+    if not 1 <= len(sizes) <= MAX_FILES or len(texts) != len(sizes) or not all(sizes):
         raise _damaged(opened, f"{len(sizes)} sizes and {len(texts)} digests of the {name} files")
     if not all(isinstance(text, str) and DIGEST.fullmatch(text) for text in texts):
         raise _damaged(opened, f"{key!r} holds something else than SHA-256")

@@ -16,8 +16,8 @@ from ...io.gguf.reader import GgufFile, map_file
 from ...io.stores.views import AT_ONCE, Followed, View
 
 BLOCK = 1 << 16  # bytes that are compared at once
-LEAST_COPY = 64  # bytes; a range that is shorter costs more than its bytes
-LEAST_SOUGHT, MOST_BLOCKS = 1 << 12, 1 << 22  # bytes of a block that is looked for anywhere, blocks
+MIN_COPY = 64  # bytes; a range that is shorter costs more than its bytes
+MIN_SEARCH, MAX_BLOCKS = 1 << 12, 1 << 22  # bytes of a block that is looked for anywhere, blocks
 
 Raw = Any  # uint8 of a file: an array, or a View of an object in a store, of which slices are looked at
 
@@ -41,7 +41,9 @@ class Space:
 
     @cached_property
     def raw(self) -> list[Raw]:
-        """The files' bytes, mapped; those of objects in a store are read when they are looked at. Raises FileError."""
+        """Return the files' bytes, mapped; those of objects in a store are read when they are looked at. Raises
+        FileError.
+        """
         return [
             View(Followed(part.original), 0, part.file_size) if part.is_stored else map_file(part.path, "GGUF file")
             for part in self.parts
@@ -53,11 +55,11 @@ class Space:
 
 
 def spans(old: Space, new: Space, progress: Callable[[int], None] = lambda done: None) -> list[Span]:
-    """The new files as ranges of the old ones and bytes of their own, in order; progress(bytes looked at)."""
+    """Return the new files as ranges of the old ones and bytes of their own, in order; progress(bytes looked at)."""
     old_raw, old_starts = old.raw, old.starts
     tensors = {name: (index, part.offsets[name]) for index, part in enumerate(old.parts) for name in part.offsets}
     ends = [_ends(part) for part in old.parts]
-    found: list[tuple[Raw, list[Span]]] = []
+    spans_by_file: list[tuple[Raw, list[Span]]] = []
     for number, (part, raw) in enumerate(zip(new.parts, new.raw, strict=True)):
         mine = list(_header(raw[: part.data_offset], part, number, old, old_raw, old_starts))
         for name, begin, end in _tensors(part):
@@ -68,12 +70,12 @@ def spans(old: Space, new: Space, progress: Callable[[int], None] = lambda done:
             theirs = old_raw[index][at : ends[index][name]]
             mine += _compared(raw[begin:end], theirs, old_starts[index] + at)
             progress(end - begin)
-        found.append((raw, list(_merged(mine))))
-    return list(_merged(_sought(found, old_raw, old_starts, old.size)))
+        spans_by_file.append((raw, list(_merged(mine))))
+    return list(_merged(_search(spans_by_file, old_raw, old_starts, old.size)))
 
 
 def _tensors(part: GgufFile) -> Iterator[tuple[str, int, int]]:
-    """Each tensor with the bytes up to the next one, from the end of the header to that of the file."""
+    """Yield each tensor with the bytes up to the next one, from the end of the header to that of the file."""
     order = sorted(part.offsets.items(), key=lambda each: each[1])
     data = min(part.data_offset, part.file_size)
     for i, (name, offset) in enumerate(order):
@@ -89,7 +91,7 @@ def _ends(part: GgufFile) -> dict[str, int]:
 def _header(
     mine: Raw, part: GgufFile, number: int, old: Space, raw: Sequence[Raw], starts: Sequence[int]
 ) -> Iterator[Span]:
-    """A header by what it begins and ends with as the old one did."""
+    """Yield a header by what it begins and ends with as the old one did."""
     index = min(number, len(old.parts) - 1)
     end, their_end = min(part.header_bytes, len(mine)), old.parts[index].header_bytes
     theirs = raw[index][: old.parts[index].data_offset]
@@ -102,7 +104,7 @@ def _header(
 
 
 def _compared(mine: Raw, theirs: Raw, begin: int) -> Iterator[Span]:
-    """Bytes beside others that begin at `begin`, block by block; within blocks that differ, from both ends."""
+    """Yield bytes beside others that begin at `begin`, block by block; within blocks that differ, from both ends."""
     common = min(len(mine), len(theirs))
     for at in range(0, common, BLOCK):
         a, b = mine[at : min(at + BLOCK, common)], theirs[at : min(at + BLOCK, common)]
@@ -117,14 +119,14 @@ def _compared(mine: Raw, theirs: Raw, begin: int) -> Iterator[Span]:
     yield Span(-1, len(mine) - common)
 
 
-def _merged(found: Iterator[Span] | list[Span]) -> Iterator[Span]:
+def _merged(pieces: Iterator[Span] | list[Span]) -> Iterator[Span]:
     """Spans that follow each other made one; ranges that are too short are new bytes."""
-    return _joined(_long_enough(_joined(found)))
+    return _joined(_long_enough(_joined(pieces)))
 
 
-def _joined(found: Iterator[Span] | list[Span]) -> Iterator[Span]:
+def _joined(pieces: Iterator[Span] | list[Span]) -> Iterator[Span]:
     last = Span(-1, 0)
-    for each in found:
+    for each in pieces:
         if not each.size:
             continue
         follows = last.begin + last.size == each.begin if last.begin >= 0 else each.begin < 0
@@ -138,20 +140,20 @@ def _joined(found: Iterator[Span] | list[Span]) -> Iterator[Span]:
         yield last
 
 
-def _long_enough(found: Iterator[Span]) -> Iterator[Span]:
-    for each in found:
-        yield each if each.size >= LEAST_COPY else Span(-1, each.size)
+def _long_enough(pieces: Iterator[Span]) -> Iterator[Span]:
+    for each in pieces:
+        yield each if each.size >= MIN_COPY else Span(-1, each.size)
 
 
-def _sought(
-    found: Sequence[tuple[Raw, list[Span]]], old: Sequence[Raw], starts: Sequence[int], total: int
+def _search(
+    files: Sequence[tuple[Raw, list[Span]]], old: Sequence[Raw], starts: Sequence[int], total: int
 ) -> Iterator[Span]:
-    """The spans again, new bytes looked for anywhere in the old files."""
-    size = LEAST_SOUGHT
-    while size * MOST_BLOCKS < total:
+    """Yield the spans again, new bytes looked for anywhere in the old files."""
+    size = MIN_SEARCH
+    while size * MAX_BLOCKS < total:
         size *= 2
-    if not any(each.begin < 0 and each.size >= size for _, spans in found for each in spans):
-        for _, mine in found:
+    if not any(each.begin < 0 and each.size >= size for _, spans in files for each in spans):
+        for _, mine in files:
             yield from mine
         return
     from quants.kernels.rolling import add_blocks  # here, because numba takes long to import
@@ -161,17 +163,17 @@ def _sought(
     for raw, start in zip(old, starts, strict=True):
         for at in range(0, len(raw), max(size, AT_ONCE)):  # both are powers of two
             add_blocks(_array(raw[at : at + max(size, AT_ONCE)]), start + at, size, keys, places)
-    for raw, mine in found:
+    for raw, mine in files:
         at = 0
         for each in mine:
             if each.begin < 0 and each.size >= size:
-                yield from _found_again(raw[at : at + each.size], old, starts, size, keys, places)
+                yield from _search_in(raw[at : at + each.size], old, starts, size, keys, places)
             else:
                 yield each
             at += each.size
 
 
-def _found_again(
+def _search_in(
     mine: Raw, old: Sequence[Raw], starts: Sequence[int], size: int, keys: NDArray[np.uint64], places: NDArray[np.int64]
 ) -> Iterator[Span]:
     done = at = 0
@@ -193,26 +195,26 @@ def _found_again(
 
 
 def _next_block(mine: Raw, at: int, size: int, keys: NDArray[np.uint64], places: NDArray[np.int64]) -> tuple[int, int]:
-    """The first place from `at` on at which a block of the old files may stand, and the block's; (-1, -1)."""
+    """Return the first place from `at` on at which a block of the old files may stand, and the block's; (-1, -1)."""
     from quants.kernels.rolling import find_block
 
     step = len(mine) if isinstance(mine, np.ndarray) else max(2 * size, AT_ONCE)
     while at + size <= len(mine):
         window = _array(mine[at : at + step])
-        found, place = find_block(window, 0, size, keys, places)
-        if found >= 0:
-            return at + int(found), int(place)
+        offset, place = find_block(window, 0, size, keys, places)
+        if offset >= 0:
+            return at + int(offset), int(place)
         at += len(window) - size + 1
     return -1, -1
 
 
 def _array(raw: Raw) -> NDArray[np.uint8]:
-    """The bytes themselves. Raises FileError."""
+    """Return the bytes themselves. Raises FileError."""
     return raw.followed.read(raw.begin, raw.end) if isinstance(raw, View) else np.asarray(raw)
 
 
 def _equal_back(a: Raw, b: Raw) -> int:
-    """How many bytes both end with."""
+    """Return how many bytes both end with."""
     common = min(len(a), len(b))
     for at in range(0, common, BLOCK):
         size = min(BLOCK, common - at)
@@ -223,7 +225,7 @@ def _equal_back(a: Raw, b: Raw) -> int:
 
 
 def _equal(a: Raw, b: Raw) -> int:
-    """How many bytes both begin with."""
+    """Return how many bytes both begin with."""
     common, step = min(len(a), len(b)), BLOCK
     for at in range(0, common, step):
         x, y = a[at : min(at + step, common)], b[at : min(at + step, common)]

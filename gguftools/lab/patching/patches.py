@@ -1,14 +1,16 @@
 """Deltas between two versions of a model: made of their files, and applied to the old one to give the new one."""
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from quants.arguments import PathLike
+from quants.arguments import PathLike, wrong
 from quants.errors import FileError, OptionError
+from quants.spelling import quote
 
 from ...io.atomic import InputFiles, check_space, check_target, output_path
 from ...io.gguf.copies import Copy, Read, planned_traffic, warning_of, write_copies
@@ -45,7 +47,7 @@ class PatchReport:
     warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """The contract of `patch --json`."""
+        """Return the contract of `patch --json`."""
         return {
             "files": list(map(str, self.paths)),
             "size_bytes": self.nbytes,
@@ -73,12 +75,40 @@ class _Steps:
         """Of work that counts for itself."""
         begun = self.done
 
-        def told(done: int, total: int, what: str) -> None:
+        def report(done: int, total: int, what: str) -> None:
             self.what = what
             self.done = begun
             self.add(done)
 
-        return told
+        return report
+
+
+def patch(
+    action: Literal["make", "apply"],
+    old: PathLike | Model,
+    other: PathLike | Model,
+    output: PathLike,
+    *,
+    trust: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> PatchReport:
+    """Make or apply a delta between two versions of a model's file, as the command `patch` does.
+
+    action: "make" is `make_patch(old, other, output)`, where `other` is the new version; "apply" is
+    `apply_patch(old, other, output)`, where it is the delta. Their arguments and errors; OptionError for another
+    action, and for `trust` with "make".
+    """
+    if action not in ("make", "apply"):
+        raise OptionError(f"there is nothing to do that is called {quote(action)}", "the action is make or apply")
+    if action == "make":
+        if trust:
+            raise OptionError("`trust` goes with apply", "make verifies nothing: it reads both files")
+        return make_patch(old, other, output, overwrite=overwrite, dry_run=dry_run, progress=progress)
+    if not isinstance(other, (str, os.PathLike)):
+        raise wrong("the delta", other, "a path")
+    return apply_patch(old, other, output, overwrite=overwrite, dry_run=dry_run, trust=trust, progress=progress)
 
 
 def make_patch(
@@ -104,10 +134,10 @@ def make_patch(
     a, b = Space(before.parts), Space(after.parts)
     steps = _Steps(progress, a.size + 2 * b.size)
     steps.what = "comparing"
-    found = spans(a, b, steps.add)
+    matched = spans(a, b, steps.add)
     steps.what = "digests"
     old_files, new_files = (_digests(space, steps) for space in (a, b))
-    ranges = [(NEW if each.begin < 0 else each.begin, each.size) for each in found]
+    ranges = [(NEW if each.begin < 0 else each.begin, each.size) for each in matched]
     moves, originals = _fresh_moves(b, ranges), [part.original for part in b.parts]
     pieces = [Piece(each, begin, size) for each, own in zip(originals, moves, strict=True) for begin, _, size in own]
     fresh = (data for piece in pieces for data in piece.read())
@@ -128,7 +158,7 @@ def make_patch(
 def _fresh_moves(new: Space, ranges: Sequence[tuple[int, int]]) -> list[list[Move]]:
     """For each new file the ranges that go into the delta, one behind the other, from 0 on."""
     ends, at, number = list(accumulate(part.file_size for part in new.parts)), 0, 0
-    found: list[list[Move]] = [[] for _ in ends]
+    moves: list[list[Move]] = [[] for _ in ends]
     to = 0
     for begin, size in ranges:
         end = at + size
@@ -137,10 +167,10 @@ def _fresh_moves(new: Space, ranges: Sequence[tuple[int, int]]) -> list[list[Mov
                 number += 1
             piece = min(end, ends[number]) - at
             if begin == NEW:
-                found[number].append((at - ends[number] + new.parts[number].file_size, to, piece))
+                moves[number].append((at - ends[number] + new.parts[number].file_size, to, piece))
                 to += piece
             at += piece
-    return found
+    return moves
 
 
 def _digests(space: Space, steps: _Steps) -> Files:
@@ -182,50 +212,50 @@ def apply_patch(
     progress(bytes done, of how many, what). Raises FileError, OptionError.
     """
     path = located(delta)
-    said, opened = read_delta(path), open_gguf(stored_file(old))
+    patch, opened = read_delta(path), open_gguf(stored_file(old))
     named = output_path(output, f"{set_name(opened.path)}.gguf")
-    targets = [named] if len(said.new) == 1 else shard_paths(named, set_name(named), len(said.new))
-    reads = InputFiles(states={**opened.states, **said.opened.states})
+    targets = [named] if len(patch.new) == 1 else shard_paths(named, set_name(named), len(patch.new))
+    reads = InputFiles(states={**opened.states, **patch.opened.states})
     for target in targets:
         check_target(target, reads, overwrite or dry_run)
     sizes = [part.file_size for part in opened.parts]
-    if sizes != [size for size, _ in said.old]:
-        wanted = " + ".join(f"{size:,}" for size, _ in said.old)
+    if sizes != [size for size, _ in patch.old]:
+        wanted = " + ".join(f"{size:,}" for size, _ in patch.old)
         what = f"{opened.path} has {' + '.join(f'{size:,}' for size in sizes)} bytes, {path} is for {wanted}"
         raise FileError(what, hint="name the file that the delta was made from")
-    total, is_local = sum(size for size, _ in said.new), not isinstance(named, StorePath)
+    total, is_local = sum(size for size, _ in patch.new), not isinstance(named, StorePath)
     if not dry_run:
         check_space(targets[0], total)
     steps = _Steps(progress, sum(sizes) + (2 if is_local else 1) * total)
     steps.what = f"verifying {opened.path.name}"
     if not is_local:
-        check_digest(said)
+        check_digest(patch)
     is_verified_later = is_local and opened.is_stored and not dry_run  # what is made of it is what is read
     warnings = []
-    if not (is_verified_later or (trust and not is_local) or _is_version(opened, said)):
-        _verify(opened, said, steps)
+    if not (is_verified_later or (trust and not is_local) or _is_version(opened, patch)):
+        _verify(opened, patch, steps)
         if opened.is_stored:
             warnings.append(f"{opened.path} was read as a whole, {sum(sizes):,} bytes, to verify it; `trust` does not")
-    copies = _copies(said, opened, targets)
+    copies = _copies(patch, opened, targets)
     if dry_run:
         traffic = planned_traffic(copies)
     else:
-        check = _check(said, steps, opened) if is_local else None
+        check = _check(patch, steps, opened) if is_local else None
         traffic = write_copies(copies, overwrite, reads, steps.going_on(), check=check)
     warnings += filter(None, [warning_of(copies, traffic)])
-    fresh = said.fresh
-    return PatchReport(targets, total, total - fresh, fresh, len(said.ranges), dry_run, traffic, warnings)
+    fresh = patch.fresh
+    return PatchReport(targets, total, total - fresh, fresh, len(patch.ranges), dry_run, traffic, warnings)
 
 
 def _is_version(opened: GgufFile, delta: Delta) -> bool:
-    """Whether the old files are the very objects that the delta was made from."""
+    """Return whether the old files are the very objects that the delta was made from."""
     return bool(delta.versions) and delta.versions == tuple(_versions(opened))
 
 
 def _versions(opened: GgufFile) -> list[str]:
     """Entity tags of S3, which are others where bytes are; what other stores say of versions tells less."""
-    found = [part.stored if str(part.path).startswith("s3://") else "" for part in opened.parts]
-    return found if all(found) else []
+    tags = [part.stored if str(part.path).startswith("s3://") else "" for part in opened.parts]
+    return tags if all(tags) else []
 
 
 def _verify(opened: GgufFile, delta: Delta, steps: _Steps) -> None:
@@ -236,15 +266,15 @@ def _verify(opened: GgufFile, delta: Delta, steps: _Steps) -> None:
 
 
 def _copies(delta: Delta, opened: GgufFile, targets: Sequence[Path]) -> list[Copy]:
-    """The new files as ranges of the old ones and of the delta."""
-    originals, found = [part.original for part in opened.parts], []
+    """Return the new files as ranges of the old ones and of the delta."""
+    originals, copies = [part.original for part in opened.parts], []
     for target, (size, _), (kept, fresh) in zip(targets, delta.new, delta.moves(), strict=True):
         moves: list[list[Move]] = [[] for _ in originals]
         for source, move in kept:
             moves[source].append(move)
         sources: list[tuple[Original, Sequence[Move]]] = [*zip(originals, moves, strict=True), (delta.original, fresh)]
-        found.append(Copy(target, b"", size, sources))
-    return found
+        copies.append(Copy(target, b"", size, sources))
+    return copies
 
 
 def _check(delta: Delta, steps: _Steps, opened: GgufFile) -> Callable[[int, Read], None]:
@@ -258,9 +288,3 @@ def _check(delta: Delta, steps: _Steps, opened: GgufFile) -> Callable[[int, Read
             raise FileError(what, f"{other}the delta is damaged: fetch it again")
 
     return check
-
-
-def check_action(action: str) -> None:
-    """Raise OptionError for anything but make and apply."""
-    if action not in ("make", "apply"):
-        raise OptionError(f"there is nothing to do that is called {action!r}", hint="patch make, or patch apply")

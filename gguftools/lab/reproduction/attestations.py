@@ -48,7 +48,7 @@ from ...provenance.recording import (
 from ...quantization.recipe_texts import recipe_or_file
 from ...writing.report import Report
 from ...writing.row_blocks import Progress
-from .findings import source_differences
+from .report import source_differences
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:gguftools:provenance:v1"
@@ -201,11 +201,11 @@ def _material(file: FileRecord, role: str) -> dict[str, Any]:
 
 
 def _source_material(source: SourceRecord, file: FileRecord) -> dict[str, Any]:
-    found = _material(file, "source")
+    material = _material(file, "source")
     if source.commit is None:
-        return found
-    digest = {**found.get("digest", {}), "gitCommit": source.commit}
-    return {**found, "uri": f"{source.name}@{source.commit}/{file.name}", "digest": digest}
+        return material
+    digest = {**material.get("digest", {}), "gitCommit": source.commit}
+    return {**material, "uri": f"{source.name}@{source.commit}/{file.name}", "digest": digest}
 
 
 def verify_attestation(
@@ -248,8 +248,8 @@ def _altered(
     stored = [(number, name) for number, part in enumerate(file.parts) for name in part.tensors]
     known = [each for each in stored if each[1] in listed]
     digests = range_digests([tensor_range(file, *each) for each in known], threads, progress)
-    said = {name: listed[name]["digest"]["sha256"] for _, name in known}
-    altered = [name for (_, name), digest in zip(known, digests, strict=True) if digest != said[name]]
+    stated = {name: listed[name]["digest"]["sha256"] for _, name in known}
+    altered = [name for (_, name), digest in zip(known, digests, strict=True) if digest != stated[name]]
     placed = [(name, wrong) for number, name in known if (wrong := _misplaced(file.parts[number], name, listed[name]))]
     absent = [name for name in listed if name not in file.tensors]
     lines = [f"tensor {quote(name)} was altered" for name in altered]
@@ -261,26 +261,26 @@ def _altered(
     return [*lines[:SHOWN], *more], list(names)
 
 
-def _misplaced(part: GgufFile, name: str, said: Mapping[str, Any]) -> str | None:
+def _misplaced(part: GgufFile, name: str, stated: Mapping[str, Any]) -> str | None:
     """What a statement says otherwise of a tensor's format and shape, where it says them."""
     tensor = part.tensors[name]
-    found = {"format": tensor.format.name, "shape": list(tensor.shape), "bytes": tensor.nbytes}
-    wrong = next((key for key in found if key in said and said[key] != found[key]), None)
-    return None if wrong is None else f"its {wrong} is {found[wrong]!r}, the statement says {quote(said[wrong])}"
+    actual = {"format": tensor.format.name, "shape": list(tensor.shape), "bytes": tensor.nbytes}
+    wrong = next((key for key in actual if key in stated and stated[key] != actual[key]), None)
+    return None if wrong is None else f"its {wrong} is {actual[wrong]!r}, the statement says {quote(stated[wrong])}"
 
 
 def _read_statement(path: Path) -> tuple[list[tuple[str, str]], dict[str, Mapping[str, Any]]]:
     """Subjects (name, SHA-256) of a statement, and what it lists of tensors, by name, if it is one of ours."""
-    found = read_object(path, "statement")
-    if "dsseEnvelope" in found or "payload" in found:
-        found = _payload(path, found.get("dsseEnvelope", found))
-    if found.get("_type") != STATEMENT:
-        raise FileError(f"{path} is no statement: its _type is {quote(found.get('_type'))}, not {STATEMENT!r}")
-    subjects = [_named_digest(path, each, "subject") for each in _list(path, found.get("subject"), "subject")]
+    statement = read_object(path, "statement")
+    if "dsseEnvelope" in statement or "payload" in statement:
+        statement = _payload(path, statement.get("dsseEnvelope", statement))
+    if statement.get("_type") != STATEMENT:
+        raise FileError(f"{path} is no statement: its _type is {quote(statement.get('_type'))}, not {STATEMENT!r}")
+    subjects = [_named_digest(path, each, "subject") for each in _list(path, statement.get("subject"), "subject")]
     if not subjects:
         raise FileError(f"{path} is a statement of no file")
-    predicate = found.get("predicate")
-    if found.get("predicateType") != PREDICATE or not isinstance(predicate, dict):
+    predicate = statement.get("predicate")
+    if statement.get("predicateType") != PREDICATE or not isinstance(predicate, dict):
         return subjects, {}
     tensors = _list(path, predicate.get("tensors", []), "tensors")
     listed = {_named_digest(path, each, "tensor")[0]: each for each in tensors}
@@ -299,16 +299,16 @@ def _payload(path: Path, envelope: Any) -> dict[str, Any]:
     return payload
 
 
-def _list(path: Path, found: Any, what: str) -> list[Any]:
-    if not isinstance(found, list):
+def _list(path: Path, value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list):
         raise FileError(f"{path} is no statement: {what} is no list")
-    return found
+    return value
 
 
-def _named_digest(path: Path, found: Any, what: str) -> tuple[str, str]:
-    digest = found.get("digest") if isinstance(found, dict) else None
+def _named_digest(path: Path, entry: Any, what: str) -> tuple[str, str]:
+    digest = entry.get("digest") if isinstance(entry, dict) else None
     value = digest.get("sha256") if isinstance(digest, dict) else None
-    name = found.get("name") if isinstance(found, dict) else None
+    name = entry.get("name") if isinstance(entry, dict) else None
     if not isinstance(name, str) or not isinstance(value, str) or not DIGEST.fullmatch(value):
         raise FileError(f"{path}: a {what} has no name and SHA-256 of 64 hex digits", "it is not as it was written")
     return name, value
@@ -336,8 +336,8 @@ def signer() -> Callable[[bytes], str]:
             with context.signer(oidc.IdentityToken(credential)) as one:
                 bundle: str = one.sign_dsse(dsse.Statement(statement)).to_json()
         except Exception as error:  # the library's own, the network's
-            said = first_line(error).replace(str(credential), "…")[:200]
-            raise FileError(f"sigstore did not sign: {type(error).__name__}: {said}", "try again later") from error
+            reason = first_line(error).replace(str(credential), "…")[:200]
+            raise FileError(f"sigstore did not sign: {type(error).__name__}: {reason}", "try again later") from error
         return bundle
 
     return signed

@@ -10,7 +10,7 @@ from quants.errors import OptionError
 from ...calibration.outputs import with_feedback
 from ...calibration.texts import Calibration
 from ...conversion.transcoding import EXACT, plan_exact_again
-from ...inspection.identification import GUESSED, identify
+from ...inspection.identification import GUESSED_FILE_TYPE, identify
 from ...io.naming import is_remote, is_stored_gguf
 from ...measurement.texts import named_texts
 from ...models.model import Model, of_parts, planner_of
@@ -26,7 +26,7 @@ from ...writing.row_blocks import Progress
 
 
 def opened_again(source: PathLike, opening: Opening) -> Model:
-    """A source as the model that it was for an output. Raises as `gguftools.open` does."""
+    """Return a source as the model that it was for an output. Raises as `gguftools.open` does."""
     if not is_stored_gguf(source) and (is_remote(source) or Path(source).is_dir()):
         return of_parts(of_checkpoint(source, opening.pre, opening.embed_tokenizer))
     return open_model(source)
@@ -41,7 +41,7 @@ def planned_again(
     texts: list[str] | None = None,
     run: WriteOptions | None = None,
 ) -> AbstractContextManager[Planned]:
-    """The plan of an output; within the block, weights that texts decide can be read.
+    """Return the plan of an output; within the block, weights that texts decide can be read.
 
     formats: of the file's tensors, which a search chose. path: what the plan calls the file; beside it encoded tensors
     are kept. texts: by which weights were encoded, to be encoded anew.
@@ -67,7 +67,7 @@ def planned_again(
 
 
 def calibration_of(parameters: Parameters, texts: list[str]) -> Calibration:
-    """The texts that weights were encoded by, read as they were then. Raises OptionError."""
+    """Return the texts that weights were encoded by, read as they were then. Raises OptionError."""
     if parameters.gptq is None:
         raise OptionError("texts mean nothing for this file: no weight was encoded by any", "leave out `gptq`")
     return Calibration(tuple(named_texts(texts)), *parameters.gptq)
@@ -76,11 +76,13 @@ def calibration_of(parameters: Parameters, texts: list[str]) -> Calibration:
 def guessed_parameters(
     source: Model, file: Model, imatrix: PathLike | None, threads: int | None, progress: Progress | None
 ) -> Parameters:
-    """How a file was made, as far as itself and its source show. Raises OptionError where they don't."""
+    """Return how a file was made, as far as itself and its source show. Raises OptionError where they don't."""
     number = file.metadata.get("general.file_type")
-    declared = number % GUESSED if isinstance(number, int) else None
+    declared = number % GUESSED_FILE_TYPE if isinstance(number, int) else None
     outtype = next((name for name, each in FILE_TYPES.items() if each == declared), None)
     if source.origin.outtype is not None and outtype is not None:
         return Parameters(outtype=outtype)
-    found = identify(source, file, imatrix=imatrix, threads=threads, progress=progress)
-    return Parameters(recipe=RECIPES[found.recipe], options=Options(pure=found.pure, rules=found.rules))
+    identification = identify(source, file, imatrix=imatrix, threads=threads, progress=progress)
+    return Parameters(
+        recipe=RECIPES[identification.recipe], options=Options(pure=identification.pure, rules=identification.rules)
+    )

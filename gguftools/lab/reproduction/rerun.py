@@ -37,7 +37,8 @@ from ...writing.items import Item, decode_rows, encode_rows, read_rows
 from ...writing.options import WriteOptions, shown
 from ...writing.pipeline import FilePlan
 from ...writing.row_blocks import Progress, RowBlock, row_ranges, run_blocks
-from .findings import (
+from .replaying import calibration_of, guessed_parameters, opened_again, planned_again
+from .report import (
     ABSENT,
     ALTERED,
     BY_DIGEST,
@@ -54,7 +55,6 @@ from .findings import (
     record_differences,
     source_differences,
 )
-from .replaying import calibration_of, guessed_parameters, opened_again, planned_again
 
 SAMPLED_VALUES = 1 << 16  # of a range that is drawn
 SMALL_FILE = 64 << 20  # bytes of a source's file whose digest is always compared
@@ -122,7 +122,7 @@ def reproduce(
     if parameters is not None and texts is not None:
         calibration_of(parameters, texts)
     named = known.source.name if known is not None else None
-    given = source if source is not None else _beside(opened, named, "the source", "source")
+    given = source if source is not None else _next_to_file(opened, named, "the source", "source")
     model = opened_again(given, parameters.opening if parameters else Parameters().opening)
     weights = _matrix_path(opened, known, imatrix)
     if parameters is None:
@@ -132,7 +132,9 @@ def reproduce(
     matrix = None if weights is None else read_imatrix(weights)
     if matrix is None and known is not None and known.imatrix is not None:
         matrix = ImportanceMatrix(Path("nowhere"), {})  # a search measured it, and kept it nowhere
-    work = _Work(opened, model, given, known, parameters, matrix, threads, progress, tensors is None and drawn is None)
+    comparison = _Comparison(
+        opened, model, given, known, parameters, matrix, threads, progress, tensors is None and drawn is None
+    )
     formats = {name: tensor.format.name for name, tensor in opened.tensors.items()}
     with tempfile.TemporaryDirectory(prefix="gguftools-") as folder:
         target = Path(folder, opened.parts[0].path.name if len(opened.parts) == 1 else "model.gguf")
@@ -140,17 +142,17 @@ def reproduce(
             model, parameters, matrix, formats, target, texts, WriteOptions(threads, progress=progress)
         )
         with planning as planned:
-            found = work.compared(planned, tensors, drawn, begin, texts is not None)
-    causes = work.causes(found, weights, texts)
-    work.check_unchanged()
-    return replace(found, manifest=path, causes=tuple(causes), warnings=tuple(work.warnings))
+            result = comparison.compared(planned, tensors, drawn, begin, texts is not None)
+    causes = comparison.causes(result, weights, texts)
+    comparison.check_unchanged()
+    return replace(result, manifest=path, causes=tuple(causes), warnings=tuple(comparison.warnings))
 
 
 def _manifest_of(file: GgufFile, given: PathLike | None) -> Path | None:
     if given is not None:
         return located(given)
-    beside = manifest_path(file.parts[0].path)
-    return beside if exists(beside) else None
+    path = manifest_path(file.parts[0].path)
+    return path if exists(path) else None
 
 
 def _check_same_file(file: GgufFile, manifest: Manifest, path: str) -> None:
@@ -164,8 +166,8 @@ def _check_same_file(file: GgufFile, manifest: Manifest, path: str) -> None:
             raise FileError(f"{path} is not of {file.path}: it lists {quote(each.name)}, which is not there")
 
 
-def _beside(file: GgufFile, name: str | None, what: str, option: str) -> Path:
-    """A file or folder that a manifest names, if it lies beside the file. Raises OptionError."""
+def _next_to_file(file: GgufFile, name: str | None, what: str, option: str) -> Path:
+    """Return a file or folder that a manifest names, if it lies beside the file. Raises OptionError."""
     if name is None:
         raise OptionError(f"{file.path} does not say what it was made of", f"name {what} with `{option}`")
     path = file.parts[0].path.with_name(name) if is_plain(name) else None
@@ -181,10 +183,10 @@ def _matrix_path(file: GgufFile, manifest: Manifest | None, given: PathLike | No
         return given
     if manifest is None or manifest.imatrix is None or manifest.imatrix.file is None:
         return None
-    return _beside(file, manifest.imatrix.file.name, "the importance matrix", "imatrix")
+    return _next_to_file(file, manifest.imatrix.file.name, "the importance matrix", "imatrix")
 
 
-class _Compared(NamedTuple):
+class _BlockResult(NamedTuple):
     """A block of rows: how many blocks differ, the first of their bytes (row, byte); what was stored; what went
     wrong.
     """
@@ -203,7 +205,7 @@ class _Block(RowBlock):
 
 
 @dataclass
-class _Work:
+class _Comparison:
     """The comparison of one file. whole: every byte of it is compared, and every digest."""
 
     file: GgufFile
@@ -229,7 +231,7 @@ class _Work:
         replace(self.model.origin.reads, states={**self.model.origin.states, **self.file.states}).check_unchanged()
 
     def compared(self, planned: Planned, pattern: str | None, sample: int | None, seed: int, fed: bool) -> Reproduction:
-        """Tensors, keys and layout beside the plan's. fed: weights that texts decide were encoded anew."""
+        """Return tensors, keys and layout beside the plan's. fed: weights that texts decide were encoded anew."""
         plans = [replace(plan, metadata=self.with_own_names(plan)) for plan in planned.files]
         items = {item.tensor.name: item for plan in plans for item in plan.items}
         wanted = {tensor.name for tensor in selected(self.file.tensors, pattern)}
@@ -266,7 +268,7 @@ class _Work:
         return f"{planned.name}{', with an importance matrix,' if self.matrix else ''}"
 
     def with_own_names(self, plan: FilePlan) -> Any:
-        """The metadata of a plan: what the matrix's file is called now is nothing of the file's."""
+        """Return the metadata of a plan: what the matrix's file is called now is nothing of the file's."""
         metadata, stored = plan.metadata.copy(), self.file.metadata
         if MATRIX_NAME in metadata and MATRIX_NAME in stored:
             metadata[MATRIX_NAME] = stored.value(MATRIX_NAME)
@@ -299,11 +301,11 @@ class _Work:
 
     @property
     def lacks_matrix(self) -> bool:
-        """Whether there was a matrix that is not there any more."""
+        """Return whether there was a matrix that is not there any more."""
         return self.matrix is not None and not self.matrix.entries
 
     def sampled(self, items: Sequence[Item], count: int, seed: int) -> tuple[Sample, list[_Block]]:
-        """Ranges of rows drawn from all, each as likely as any other."""
+        """Return ranges of rows drawn from all, each as likely as any other."""
         steps = [_range_rows(item) for item in items]
         counts = [-(-item.tensor.rows // step) for item, step in zip(items, steps, strict=True)]
         ends = np.cumsum(counts)
@@ -328,13 +330,13 @@ class _Work:
             for item in items
         }
         hashes: dict[str, Any] = {name: hashlib.sha256() for name in checks if self.whole and name in self.records}
-        perform: Callable[[_Block], _Compared] = self.compare_rows
+        perform: Callable[[_Block], _BlockResult] = self.compare_rows
         results = run_blocks(blocks, perform, total, threads=threads, progress=self.progress, in_order=True)
-        for block, found in results:
+        for block, result in results:
             name = block.item.tensor.name
-            checks[name] = self.added(checks[name], block, found)
+            checks[name] = self.added(checks[name], block, result)
             if name in hashes:
-                hashes[name].update(np.ascontiguousarray(found.stored).data)
+                hashes[name].update(np.ascontiguousarray(result.stored).data)
         for item in items:
             name, tail = item.tensor.name, self.stored[item.tensor.name].tail
             if name in hashes and tail is not None:
@@ -344,31 +346,31 @@ class _Work:
                 checks[name] = replace(checks[name], found=DIFFERS, why="what is stored behind its rows")
             if not item.tensor.rows:
                 checks[name] = replace(checks[name], found=EQUAL)
-        self.hashes = {name: found.hexdigest() for name, found in hashes.items()}
+        self.hashes = {name: result.hexdigest() for name, result in hashes.items()}
         return checks
 
-    def compare_rows(self, block: _Block) -> _Compared:
+    def compare_rows(self, block: _Block) -> _BlockResult:
         item, (start, stop) = block.item, (block.start, block.stop)
         stored = read_rows(self.stored[item.tensor.name], start, stop, finite=False)
         try:
             raw = read_rows(item.tensor, start, stop)
             ours = raw if item.is_copy else encode_rows(item, decode_rows(item.tensor, raw, start), start)
         except FormatError as error:
-            return _Compared(0, (start, 0), stored, str(error))
+            return _BlockResult(0, (start, 0), stored, str(error))
         differing = ours != stored
         if not differing.any():
-            return _Compared(0, None, stored)
+            return _BlockResult(0, None, stored)
         form, (row, byte) = item.format, np.unravel_index(int(np.argmax(differing)), differing.shape)
         in_blocks = differing[:, form.head_bytes :].reshape(len(differing), -1, form.block_bytes).any(axis=2)
-        return _Compared(max(1, int(in_blocks.sum())), (start + int(row), int(byte)), stored)
+        return _BlockResult(max(1, int(in_blocks.sum())), (start + int(row), int(byte)), stored)
 
-    def added(self, check: TensorCheck, block: _Block, found: _Compared) -> TensorCheck:
+    def added(self, check: TensorCheck, block: _Block, result: _BlockResult) -> TensorCheck:
         """What is known of a tensor, and what was found of more of its rows."""
-        rows, blocks = check.rows + block.stop - block.start, check.blocks + found.blocks
-        if found.first is None:
+        rows, blocks = check.rows + block.stop - block.start, check.blocks + result.blocks
+        if result.first is None:
             return replace(check, rows=rows, found=EQUAL if check.found == UNCHECKED else check.found)
-        first = check.first or self.place_of(block.item, *found.first)
-        return replace(check, rows=rows, blocks=blocks, found=DIFFERS, first=first, why=check.why or found.problem)
+        first = check.first or self.place_of(block.item, *result.first)
+        return replace(check, rows=rows, blocks=blocks, found=DIFFERS, first=first, why=check.why or result.problem)
 
     def place_of(self, item: Item, row: int, byte: int) -> Place:
         name, form = item.tensor.name, item.format
@@ -397,7 +399,7 @@ class _Work:
         return dict(zip(names, range_digests(ranges, self.threads, self.progress), strict=True))
 
     def explained(self, checks: dict[str, TensorCheck]) -> dict[str, TensorCheck]:
-        """Tensors that differ, with what the manifest's digests say of them; where these lie, that."""
+        """Return tensors that differ, with what the manifest's digests say of them; where these lie, that."""
         wrong = [name for name, check in checks.items() if check.found == DIFFERS and name in self.records]
         self.hashes |= self.hashed([name for name in wrong if name not in self.hashes])
         for name, digest in self.hashes.items():
@@ -429,11 +431,11 @@ class _Work:
                 lines.append(f"{part.path.name} has a byte between tensors that is not 0: byte {place}")
         return lines
 
-    def causes(self, found: Reproduction, weights: PathLike | None, texts: list[str] | None) -> list[str]:
+    def causes(self, result: Reproduction, weights: PathLike | None, texts: list[str] | None) -> list[str]:
         """Why bytes may differ; and what of source, matrix and texts is not the manifest's."""
         if self.manifest is None:
             return []
-        made_otherwise = any(tensor.why == MADE_OTHERWISE or tensor.found in (OTHER, ABSENT) for tensor in found.wrong)
+        made_otherwise = any(tensor.why == MADE_OTHERWISE or tensor.found in (OTHER, ABSENT) for tensor in result.wrong)
         thorough = self.whole or made_otherwise
         largest = None if thorough else SMALL_FILE
         record = source_record(self.source, self.model, self.threads, self.progress, largest)
@@ -461,10 +463,10 @@ class _Work:
         """Which encoders are of another version here."""
         assert self.manifest is not None
         names = [form for form, digest in self.manifest.encoders.items() if _encoder(form) != digest]
-        said = [f"the encoder of {', '.join(names)} is another version"] if names else []
+        changes = [f"the encoder of {', '.join(names)} is another version"] if names else []
         if self.manifest.conversion not in (None, conversion_digest()):
-            said.append("the converter is another version")
-        return " and ".join(said)
+            changes.append("the converter is another version")
+        return " and ".join(changes)
 
 
 def _encoder(form: str) -> str | None:
@@ -475,7 +477,7 @@ def _encoder(form: str) -> str | None:
 
 
 def _range_rows(item: Item) -> int:
-    """Rows of a range that a sample draws."""
+    """Return rows of a range that a sample draws."""
     [(start, stop), *_] = row_ranges(item.tensor, max(1, SAMPLED_VALUES // (item.tensor.width or 1))) or [(0, 1)]
     return max(1, stop - start)
 
@@ -499,8 +501,8 @@ def _padding(part: GgufFile, read: Callable[[int, int], NDArray[np.uint8]]) -> i
     position = part.data_offset
     for begin, end in [*ranges, (part.file_size, part.file_size)]:
         for start in range(position, begin, GAP):
-            found = np.flatnonzero(read(start, min(begin, start + GAP)))
-            if len(found):
-                return start + int(found[0])
+            nonzero = np.flatnonzero(read(start, min(begin, start + GAP)))
+            if len(nonzero):
+                return start + int(nonzero[0])
         position = max(position, end)
     return None

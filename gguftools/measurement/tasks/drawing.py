@@ -33,22 +33,24 @@ def _below(numbers: Iterator[int], limit: int) -> int:
     """libstdc++'s uniform_int_distribution, after Lemire (2019): what is left of a product below 2^32 is rejected where
     it would make some results likelier.
     """
-    least = (1 << 32) % limit
-    while (product := next(numbers) * limit) % (1 << 32) < least:
+    threshold = (1 << 32) % limit
+    while (product := next(numbers) * limit) % (1 << 32) < threshold:
         pass
     return product >> 32
 
 
 def picked(count: int, wanted: int | None, seed: int = SEED) -> list[int]:
-    """The way of Winogrande and multiple choice: all in their order, or `wanted` of more, each replaced by the last."""
+    """Return the way of Winogrande and multiple choice: all in their order, or `wanted` of more, each replaced by the
+    last.
+    """
     numbers, left = raw_numbers(seed), list(range(count))
     if wanted is None or wanted >= count:
         return left
-    found = []
+    chosen = []
     for _ in range(wanted):
         share = np.float32(2.0**-32) * np.float32(next(numbers))  # float32 has too few digits for the last numbers
         at = min(int(share * np.float32(len(left))), len(left) - 1)
-        found.append(left[at])
+        chosen.append(left[at])
         left[at] = left[-1]
         left.pop()
-    return found
+    return chosen

@@ -14,7 +14,7 @@ from quants.errors import FileError
 from .drawing import picked
 from .task import Drawn, Task, read_bytes
 
-MOST_ANSWERS = 100
+MAX_ANSWERS = 100
 
 
 @dataclass
@@ -45,8 +45,8 @@ class _Reader:
 
     def answers(self) -> tuple[list[str], tuple[int, ...]]:
         count = self.number("the number of answers")
-        if count > MOST_ANSWERS:
-            raise self.wrong(f"{count:,} answers; at most {MOST_ANSWERS} are expected")
+        if count > MAX_ANSWERS:
+            raise self.wrong(f"{count:,} answers; at most {MAX_ANSWERS} are expected")
         texts = [self.text(f"answer {i + 1}") for i in range(count)]
         return texts, struct.unpack(f"<{count}i", self.take(4 * count, "what is right"))
 
@@ -61,15 +61,15 @@ def load(path: Path, tasks: int | None, seed: int) -> Drawn:
     if not count:
         raise reader.wrong("there are no tasks")
     begins = struct.unpack(f"<{count}I", reader.take(4 * count, f"the table of {count:,} tasks"))
-    drawn, found = picked(count, tasks, seed), []
+    drawn, loaded = picked(count, tasks, seed), []
     for i in drawn:
         reader.task = f"task {i + 1} of {count}"
         if len(drawn) < count:  # llama-perplexity does not look at the table either where it reads all
             reader.at = begins[i]
             if not 4 + 4 * count <= begins[i] < len(reader.data):
                 raise reader.wrong(f"it is said to begin at byte {begins[i]:,} of {len(reader.data):,}")
-        found.append(_task(reader))
-    return Drawn(found, count)
+        loaded.append(_task(reader))
+    return Drawn(loaded, count)
 
 
 def _task(reader: _Reader) -> Task:

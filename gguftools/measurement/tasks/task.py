@@ -32,7 +32,7 @@ class Drawn:
 
 
 def read_bytes(path: Path) -> bytes:
-    """All of a file. Raises FileError where it cannot be read, or is too large to be one of tasks."""
+    """Return all of a file. Raises FileError where it cannot be read, or is too large to be one of tasks."""
     try:
         return bounded_files.read_bytes(path, bounded_files.TASKS)
     except OSError as error:
@@ -40,7 +40,8 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Lines of a UTF-8 file as llama.cpp takes them: apart at line feeds alone, the last one of which does not count.
+    """Return lines of a UTF-8 file as llama.cpp takes them: apart at line feeds alone, the last one of which does not
+    count.
 
     Raises FileError.
     """

@@ -23,8 +23,8 @@ def load(path: Path, tasks: int | None, seed: int) -> Drawn:
     lines = read_lines(path)
     every, left_out = [], []
     for number, line in enumerate(lines[:-1], 1):
-        found = _task(path, number, line)
-        every.append(found) if isinstance(found, Task) else left_out.append(f"line {number} of {path} {found}")
+        task = _task(path, number, line)
+        every.append(task) if isinstance(task, Task) else left_out.append(f"line {number} of {path} {task}")
     if not every:
         raise FileError(f"{path} has no tasks", f"at least 2 lines are needed, `{FORM}`; the last does not count")
     if lines[-1]:
@@ -33,7 +33,7 @@ def load(path: Path, tasks: int | None, seed: int) -> Drawn:
 
 
 def _task(path: Path, number: int, line: str) -> Task | str:
-    """A line's task, or why it is none."""
+    """Return a line's task, or why it is none."""
     commas = _commas(line)
     if len(commas) < 4:
         return f"has {len(commas)} of 4 commas outside of quotes"
@@ -54,12 +54,12 @@ def _task(path: Path, number: int, line: str) -> Task | str:
 
 def _commas(line: str) -> list[int]:
     """Where the first four commas outside of quotes are."""
-    found, quoted = [], False
+    commas, quoted = [], False
     for i, letter in enumerate(line):
         if letter == '"':
             quoted = not quoted
         elif letter == "," and not quoted:
-            found.append(i)
-            if len(found) == 4:
+            commas.append(i)
+            if len(commas) == 4:
                 break
-    return found
+    return commas

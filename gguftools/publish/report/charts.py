@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from quants.errors import GgufToolsError
 
-from ...metadata.visible import visible
 from .numbers import byte_size, significant
 from .results import Curve, Measured
+from .verdict import beaten_by
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,18 +30,16 @@ ROW = 30  # pixels of height for a file, where each has a row
 INK, MUTED, GRID, SURFACE = "#000101", "#000102", "#000103", "#000104"
 SERIES = tuple(f"#0002{number:02x}" for number in range(6))  # colours of files; line styles tell further ones apart
 STYLES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
-HEAT = tuple(f"#0003{number:02x}" for number in range(7))
 VARIABLES = {
     INK: "--ink",
     MUTED: "--muted",
     GRID: "--grid",
     SURFACE: "--surface",
     **{colour: f"--series-{number}" for number, colour in enumerate(SERIES)},
-    **{colour: f"--heat-{number}" for number, colour in enumerate(HEAT)},
 }
 EXTRA = 'install the extra: pip install "gguftools[report]"'
 LEAST_KL = 1e-9  # what stands for none where the axis has powers of ten
-SIZES = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
+CHANGES = ("p1", "p5", "p25", "median", "p75", "p95", "p99")
 
 
 @contextmanager
@@ -104,7 +102,7 @@ def svg(figure: "Figure", name: str, title: str, description: str) -> str:
     text = re.sub(r'(?:xlink:)?href="#', f'href="#{name}-', text)
     text = text.replace("url(#", f"url(#{name}-")
     text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # a page's style it would be, too
-    text = re.sub(r"(?<=: )#000[123]0[0-9a-f]", lambda found: f"var({VARIABLES.get(found[0], '--ink')})", text)
+    text = re.sub(r"(?<=: )#000[12]0[0-9a-f]", lambda found: f"var({VARIABLES.get(found[0], '--ink')})", text)
     text = re.sub(r" font-family: [^;\"]*;", "", text)
     text = re.sub(r"[ \t]*\n[ \t]*", "\n", text)
     box = re.search(r'viewBox="([^"]*)"', text)
@@ -131,19 +129,13 @@ def plain_logarithm(axis: Any, values: Sequence[float]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def frontier_of(files: Sequence[Measured]) -> list[bool]:
-    """Of each file whether no other is both as small and as near to the base, and better in one of the two."""
-    pairs = [(file.figures.get("size_bytes", math.inf), file.kl) for file in files]
-    return [not any(s <= size and k <= kl and (s, k) != (size, kl) for s, k in pairs) for size, kl in pairs]
-
-
 def frontier(files: Sequence[Measured]) -> str:
-    """Size against mean divergence; files that another beats in both are grey. Nothing where no size is known."""
-    known = [file for file in files if 0 < file.figures.get("size_bytes", 0) < math.inf and math.isfinite(file.kl)]
+    """Size against mean divergence; a file is grey where a smaller one is closer. Nothing where no size is known."""
+    known = list(filter(has_size, files))
     if not known:
         return ""
     figure, axes = new(340)
-    best = frontier_of(known)
+    best = [beaten_by(file, known) is None for file in known]
     scale = next((10**power for power in (9, 6, 3) if max(f.figures["size_bytes"] for f in known) >= 10**power), 1)
     unit = {10**9: "GB", 10**6: "MB", 10**3: "kB"}.get(scale, "bytes")
     floor = _floor([file.kl for file in known])
@@ -173,11 +165,15 @@ def frontier(files: Sequence[Measured]) -> str:
     axes.set_xlabel(f"size of the file in {unit}")
     axes.set_ylabel("mean KL divergence in nats")
     _place_labels(figure, axes, points, [file.label for file in known], best)
-    said = "; ".join(
-        f"{file.label}: {byte_size(file.figures['size_bytes'])}, {significant(file.kl)}{'' if good else ', beaten'}"
+    text = "; ".join(
+        f"{file.label}: {byte_size(file.figures['size_bytes'])}, {significant(file.kl)}{'' if good else ', grey'}"
         for file, good in zip(known, best, strict=True)
     )
-    return svg(figure, "frontier", "Size against divergence", f"Lower and further left is better. {said}.")
+    return svg(figure, "frontier", "Size against divergence", f"Lower and further left is better. {text}.")
+
+
+def has_size(file: Measured) -> bool:
+    return 0 < file.figures.get("size_bytes", 0) < math.inf and math.isfinite(file.kl)
 
 
 def _floor(values: Sequence[float]) -> float:
@@ -233,7 +229,7 @@ def _place_labels(
 
 def distributions(files: Sequence[Measured]) -> str:
     """Of each file a row: how its predictions are spread over powers of ten of divergence, and the mean."""
-    known = [file for file in files if file.histogram and sum(file.histogram.values) > 0]
+    known = list(filter(has_histogram, files))
     if not known:
         return ""
     figure, axes = new(70 + (ROW + 8) * len(known))
@@ -269,6 +265,10 @@ def distributions(files: Sequence[Measured]) -> str:
     return svg(figure, "distribution", "Distribution of the divergence", f"{said}.")
 
 
+def has_histogram(file: Measured) -> bool:
+    return bool(file.histogram) and sum(file.histogram.values) > 0
+
+
 def _steps(curve: Curve) -> tuple[list[float], list[float]]:
     """Edges and values, one edge more than values."""
     edges, values = curve.edges, curve.values
@@ -285,13 +285,12 @@ def _powers(axes: "Axes", low: float, high: float) -> None:
 
 def changes(files: Sequence[Measured]) -> str:
     """Of each file a row: how the right token's probability changed, by percentiles."""
-    keys = ("p1", "p5", "p25", "median", "p75", "p95", "p99")
-    known = [file for file in files if all(math.isfinite(file.figures.get(f"p_change.{k}", math.nan)) for k in keys)]
+    known = list(filter(has_changes, files))
     if not known:
         return ""
     figure, axes = new(60 + ROW * len(known))
     for row, file in enumerate(known):
-        p1, p5, p25, median, p75, p95, p99 = (100 * file.figures[f"p_change.{key}"] for key in keys)
+        p1, p5, p25, median, p75, p95, p99 = (100 * file.figures[f"p_change.{key}"] for key in CHANGES)
         axes.plot([p1, p99], [-row, -row], color=SERIES[0], linewidth=1.2, zorder=3)
         axes.plot([p5, p95], [-row, -row], color=SERIES[0], linewidth=5, alpha=0.55, solid_capstyle="butt", zorder=3)
         axes.plot([p25, p75], [-row, -row], color=SERIES[0], linewidth=11, solid_capstyle="butt", zorder=3)
@@ -307,17 +306,29 @@ def changes(files: Sequence[Measured]) -> str:
     return svg(figure, "changes", "Change of the right token's probability", f"{said}.")
 
 
+def has_changes(file: Measured) -> bool:
+    return all(math.isfinite(file.figures.get(f"p_change.{key}", math.nan)) for key in CHANGES)
+
+
 def by_position(files: Sequence[Measured]) -> str:
     """Mean divergence by place in the window, a line for each file."""
-    lines = [(file, _middles(file.positions), file.positions.values) for file in files if file.positions]
+    lines = [(file, _middles(file.positions), file.positions.values) for file in files if has_positions(file)]
     title, axis = "Divergence by position in the window", "position in the window in tokens"
     return _lines("positions", title, axis, lines)
 
 
 def settling(files: Sequence[Measured]) -> str:
     """The mean over the windows so far, a line for each file."""
-    lines = [(f, [float(n) for n in range(1, len(f.chunks) + 1)], f.chunks) for f in files if len(f.chunks) > 1]
-    return _lines("settling", "Mean divergence while the text is read", "windows read", lines)
+    lines = [(f, [float(n) for n in range(1, len(f.chunks) + 1)], f.chunks) for f in files if has_windows(f)]
+    return _lines("settling", "Mean divergence by windows read", "windows read", lines)
+
+
+def has_positions(file: Measured) -> bool:
+    return bool(file.positions)
+
+
+def has_windows(file: Measured) -> bool:
+    return len(file.chunks) > 1
 
 
 def _middles(curve: Curve) -> list[float]:
@@ -381,51 +392,3 @@ def _apart(wanted: Sequence[float], gap: float) -> list[float]:
             groups[-2:] = [((a * m + b * n) / (m + n), m + n)]
     places = [middle + gap * (i - (count - 1) / 2) for middle, count in groups for i in range(count)]
     return [place for _, place in sorted(zip(order, places, strict=True))]
-
-
-def tensor_errors(file: Measured, number: int) -> str:
-    """Relative errors of weights: a row for each kind of tensor, a column for each layer. Nothing without layers."""
-    found: dict[str, dict[int, float]] = {}
-    for name, figures in file.tensors.items():
-        error = figures.get("relative", math.nan)
-        if (match := re.fullmatch(r"blk\.(\d{1,4})\.(.*?)(?:\.weight)?", name)) and math.isfinite(error) and error > 0:
-            found.setdefault(visible(match[2]), {})[int(match[1])] = error
-    if not found:
-        return ""
-    kinds = sorted(found, key=lambda kind: -max(found[kind].values()))
-    layers = max(layer for row in found.values() for layer in row) + 1
-    errors = [error for row in found.values() for error in row.values() if error > 0] or [1.0]
-    figure, axes = new(90 + 22 * len(kinds))
-    grid = [[found[kind].get(layer, math.nan) for layer in range(layers)] for kind in kinds]
-    from matplotlib.colors import ListedColormap, LogNorm
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    low, high = min(errors), max(errors)
-    norm = LogNorm(low / 1.001, high * 1.001) if high / low > 3 else None
-    mesh = axes.pcolormesh(
-        range(layers + 1),
-        range(len(kinds) + 1),
-        grid,
-        cmap=ListedColormap(HEAT),
-        norm=norm,
-        edgecolors=SURFACE,
-        linewidth=1.0,
-    )
-    axes.grid(False)
-    axes.set_yticks([row + 0.5 for row in range(len(kinds))], kinds, color=INK)
-    axes.invert_yaxis()
-    axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
-    axes.set_xlabel("layer")
-    bar = figure.colorbar(mesh, ax=axes, orientation="horizontal", aspect=40, pad=0.03, location="top")
-    bar.outline.set_visible(False)
-    bar.ax.minorticks_off()
-    marks = [low, math.sqrt(low * high) if norm else (low + high) / 2, high]
-    bar.set_ticks(marks, labels=[significant(mark, 2) for mark in marks])
-    for label, side in zip(bar.ax.get_xticklabels(), ("left", "center", "right"), strict=False):
-        label.set_horizontalalignment(side)
-    said = "; ".join(f"{kind}: up to {significant(max(found[kind].values()))}" for kind in kinds)
-    return svg(figure, f"tensors-{number}", f"Relative error of the weights of {file.label}", f"{said}.")

@@ -34,7 +34,7 @@ def keys_read(tree: ast.AST) -> Iterator[str]:
     """The keys of config["k"], config.get("k"), lookup(config, "a|b") and of words that look keys up."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in CONFIGS:
-            yield from texts([node.slice])
+            yield from texts([node.slice] if isinstance(node.ctx, ast.Load) else [])
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
             if isinstance(node.func.value, ast.Name) and node.func.value.id in CONFIGS:
                 yield from texts(node.args[:1])
@@ -60,7 +60,7 @@ def has_config(entry: str) -> bool:
     return (checkpoints.FAMILIES / entry / "config.json").is_file()
 
 
-def test_every_key_that_is_read_has_a_kind() -> None:
+def test_every_key_that_is_read_has_a_type() -> None:
     found = set(keys_declared()) - {""}
     for path in Path(archs.__file__).parent.rglob("*.py"):
         if path.name not in OTHERS_CONFIG:
@@ -71,7 +71,7 @@ def test_every_key_that_is_read_has_a_kind() -> None:
     assert len(tops) > 200
 
 
-def test_keys_of_encoders_have_a_kind() -> None:
+def test_keys_of_encoders_have_a_type() -> None:
     found = {key for encoder in all_encoders() for part in encoder.defaults.values() for key in part}
     for encoder in all_encoders():
         paths = [path for source in encoder.metadata.values() if isinstance(source, str) for path in source.split("|")]
@@ -80,7 +80,7 @@ def test_keys_of_encoders_have_a_kind() -> None:
     assert len(found) > 10
 
 
-def test_keys_inside_objects_have_a_kind() -> None:
+def test_keys_inside_objects_have_a_type() -> None:
     tree = ast.parse((Path(archs.__file__).parent / "rope.py").read_text(encoding="utf-8"))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     found = {text for node in calls if node.func.id == "rope_scaling" for text in texts(node.args[1:])}  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ import pytest
 
 from archs.config import normalized
 from archs.plans.text import map_tensors
-from archs.prequantized import METHODS, Unpacked, settings_of, unpacked, with_settings_beside
+from archs.prequantized import METHODS, Unpacked, settings_of, unpacked, with_settings_file
 from archs.prequantized.tensor_groups import groups_in_order
 from archs.registry import by_hf_class
 from quants.errors import FormatError, ModelError
@@ -54,14 +54,14 @@ def test_settings_are_found_where_they_are_written(tmp_path: Path) -> None:
     inside = normalized({"text_config": {"quantization_config": {"bits": 4}}, "quantization_config": None}, {})
     assert settings_of(inside) == {"bits": 4}
     assert settings_of({"compression_config": {"format": "dense"}}) == {"format": "dense"}
-    assert with_settings_beside(tmp_path, {"a": 1}) == {"a": 1}
+    assert with_settings_file(tmp_path, {"a": 1}) == {"a": 1}
     (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
-    assert with_settings_beside(tmp_path, {"quantization_config": {"bits": 4}}) == {"quantization_config": {"bits": 4}}
-    found = with_settings_beside(tmp_path, {"a": 1})
+    assert with_settings_file(tmp_path, {"quantization_config": {"bits": 4}}) == {"quantization_config": {"bits": 4}}
+    found = with_settings_file(tmp_path, {"a": 1})
     assert found == {"a": 1, "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
     (tmp_path / "hf_quant_config.json").write_text("{}")
     with pytest.raises(ModelError, match=r"hf_quant_config\.json does not say"):
-        with_settings_beside(tmp_path, {})
+        with_settings_file(tmp_path, {})
 
 
 @pytest.mark.parametrize("file", ["quantize_config.json", "quant_config.json"])
@@ -69,7 +69,7 @@ def test_older_exports_have_settings_in_a_file(tmp_path: Path, file: str) -> Non
     is_gptq = file == "quantize_config.json"
     settings = {"bits": 4, "group_size": 32} if is_gptq else {"w_bit": 4, "q_group_size": 64}
     (tmp_path / file).write_text(json.dumps(settings))
-    config = with_settings_beside(tmp_path, {})
+    config = with_settings_file(tmp_path, {})
     parts, values = (gptq() if is_gptq else awq)(WEIGHT)
     found = unpacked(config, stored({f"w.{key}": part for key, part in parts.items()})).tensors
     np.testing.assert_array_equal(found["w.weight"].float32(), values)

@@ -11,10 +11,10 @@ import pytest
 import gguftools
 from archs import tensor_shapes
 from archs.hparams.model_hparams import read_hparams
-from archs.layer_kinds import ARRANGEMENTS, MIXERS, NETS
+from archs.layer_types import ARRANGEMENTS, MIXERS, NETS
 from archs.registry import by_gguf_name
 from archs.tensor_shapes import Part, evaluated, unknown
-from archs.validation.model_validators import MOST, faults
+from archs.validation.model_validators import MAX_FAULTS, faults
 from quants import from_array
 from quants.errors import ModelError
 
@@ -131,8 +131,8 @@ def test_faults(changes, where, words):
 
 
 def test_only_so_many_are_named():
-    wrong = {f"blk.{i}.ffn_up.weight": (11, 8) for i in range(2 * MOST)}
-    assert len(found(2 * MOST, shapes=wrong)) == MOST
+    wrong = {f"blk.{i}.ffn_up.weight": (11, 8) for i in range(2 * MAX_FAULTS)}
+    assert len(found(2 * MAX_FAULTS, shapes=wrong)) == MAX_FAULTS
 
 
 def test_no_groups_of_a_state_space(tmp_path):

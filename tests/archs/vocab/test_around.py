@@ -90,7 +90,7 @@ def test_pairs_of_texts(tmp_path: Path) -> None:
         (templated([special("<sop>"), TEXT, TEXT]), "template of a single has the texts A, A"),
         (templated([special("<other>"), TEXT]), "'<other>', which is no token"),
         ({"type": "Sequence", "processors": [templated([TEXT]), templated([TEXT])]}, "one template was expected"),
-        ({"type": "Other"}, "'Other', of a kind that is not known"),
+        ({"type": "Other"}, "'Other', which is not known"),
         (
             {"type": "BertProcessing", "sep": ["<eos>", 70], "cls": ["<sop>", 6]},
             "token 70 around texts, but there are 8",

@@ -9,7 +9,7 @@ import pytest
 from archs.metadata import Metadata
 from archs.vocab.ends import LISTED, ends, suppressed_ids, write_ends
 from archs.vocab.listed import TokenList
-from runtime.tokenizers.ends import end_ids
+from runtime.tokenizer import end_ids
 
 EOT, EOM = "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"
 TOKENS = ["#", "a", "<s>", "<end>", "<turn>", "<tool>", "<more>", "<|im_end|>"]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from archs.vocab.listed import TokenList
-from runtime.tokenizer import tokenizer_from_metadata
-from runtime.tokenizers.ends import end_ids
+from runtime.tokenizer import end_ids, tokenizer_from_metadata
 from tests.archs.vocab.lists import metadata_of
 
 NORMAL, CONTROL, USER = 1, 3, 4

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gguftools
+from gguftools import DraftCheckOptions, GraftOptions, ImatrixOptions, WriteOptions
 from gguftools.cli.json_schema import schema_of
 from gguftools.cli.json_types import PRINTED
+from gguftools.cli.ui import print_json
 
 from ...conftest import DATA
 from ..command_line import EXAMPLE, TEXT, program, typed
@@ -38,7 +44,7 @@ CALLS = {  # in a folder with f16.gguf and q4.gguf; {} of a command that needs w
     "evaluate": ["f16.gguf q4.gguf --hellaswag h.txt"],
     "export": ["f16.gguf -o norms.safetensors --tensors norm"],
     "formats": [""],
-    "generate": ["f16.gguf -p It -n 2 --logprobs 2", "f16.gguf -p It -n 2 --samples 2"],
+    "generate": ["f16.gguf -p It -n 2 --logprobs 2 --temp 0", "f16.gguf -p It -n 2 --samples 2"],
     "gpu-split": [],
     "graft": ["f16.gguf --drop blk.0.attn_k --force -o x.gguf --dry-run"],
     "graph": ["f16.gguf", "f16.gguf --values -p It", "f16.gguf --against q4.gguf -p It"],
@@ -55,6 +61,47 @@ CALLS = {  # in a folder with f16.gguf and q4.gguf; {} of a command that needs w
     "split": ["f16.gguf -o t"],
     "tokenize": ["f16.gguf -p It", "f16.gguf -p It --count"],
     "validate": ["q4.gguf", "q4.gguf f16.gguf"],
+}
+AGAIN = WriteOptions(overwrite=True)
+DRAFTING = DraftCheckOptions(temperatures=[0], simulated=8, cost_ratio="bytes")
+FUNCTIONS: dict[str, Callable[[], Any]] = {  # by command: what gives the result that its first call prints
+    "architectures": lambda: gguftools.architectures(),
+    "attest": lambda: gguftools.attest("q4.gguf", output="a.json", overwrite=True),
+    "audit": lambda: gguftools.audit("q4.gguf"),
+    "chat-template": lambda: gguftools.chat_template("chat.gguf"),
+    "check": lambda: gguftools.check("q4.gguf", n=1),
+    "convert": lambda: gguftools.convert(EXAMPLE, "q8.gguf", "q8_0", write=AGAIN),
+    "convert-endian": lambda: gguftools.convert_endian("q4.gguf", output="big.gguf", overwrite=True),
+    "demo": lambda: gguftools.demo(overwrite=True),
+    "diff": lambda: gguftools.diff("f16.gguf", "q4.gguf"),
+    "divergence": lambda: gguftools.divergence("f16.gguf", "q4.gguf", text=TEXT, n_ctx=64, chunks=2),
+    "draft-check": lambda: gguftools.draft_check(
+        "f16.gguf", "q4.gguf", text=TEXT, n_ctx=64, chunks=1, options=DRAFTING
+    ),
+    "embed": lambda: gguftools.embed("f16.gguf", ["a", "b"], pooling="mean"),
+    "evaluate": lambda: gguftools.evaluate(["f16.gguf", "q4.gguf"], hellaswag="h.txt"),
+    "export": lambda: gguftools.export("f16.gguf", "norms.safetensors", tensors="norm", write=AGAIN),
+    "formats": lambda: gguftools.formats(),
+    "generate": lambda: gguftools.generate("f16.gguf", "It", max_tokens=2, logprobs=2, temperature=0),
+    "graft": lambda: gguftools.graft(
+        "f16.gguf", "x.gguf", drop="blk.0.attn_k", options=GraftOptions(force=True), write=WriteOptions(dry_run=True)
+    ),
+    "graph": lambda: gguftools.graph("f16.gguf"),
+    "hash": lambda: gguftools.hash("q4.gguf").digests,
+    "imatrix": lambda: gguftools.imatrix(
+        "f16.gguf", TEXT, "im.gguf", n_ctx=64, chunks=2, options=ImatrixOptions(overwrite=True)
+    ),
+    "imatrix-info": lambda: gguftools.imatrix_info(MATRIX),
+    "merge": lambda: gguftools.merge("s-00001-of-00001.gguf", dry_run=True),
+    "patch": lambda: gguftools.patch("make", "f16.gguf", "q4.gguf", "p.gguf", dry_run=True),
+    "perplexity": lambda: gguftools.perplexity("q4.gguf", TEXT, n_ctx=64, chunks=2),
+    "quantize": lambda: gguftools.quantize("f16.gguf", "Q8_0", "q.gguf", write=AGAIN),
+    "reproduce": lambda: gguftools.reproduce("q4.gguf", "f16.gguf"),
+    "set-metadata": lambda: gguftools.set_metadata("q4.gguf", {"general.name": "x"}, dry_run=True),
+    "show": lambda: gguftools.show("q4.gguf"),
+    "split": lambda: gguftools.split("f16.gguf", "t", overwrite=True),
+    "tokenize": lambda: gguftools.tokenize("f16.gguf", "It"),
+    "validate": lambda: gguftools.validate("q4.gguf"),
 }
 UNTRIED = ("demo", "gpu-split")  # the first takes many seconds, the second needs a model of PowerInfer's
 
@@ -125,11 +172,48 @@ def test_output_is_what_the_schema_says(command: str, folder: Path, monkeypatch:
     if command == "hash":
         typed("hash", "q4.gguf", "-o", "sums", "-q", "--overwrite")
     schema = json.loads(typed("schema", command).stdout)
-    for call in CALLS[command]:
+    for number, call in enumerate(CALLS[command]):
         words = [str(TEXT) if word == "TEXT" else word for word in call.split()]
         done = typed(command, *words, "--json")
         assert done.stdout, done.stderr
-        assert not problems(json.loads(done.stdout), schema)[:8], call
+        printed = json.loads(done.stdout)
+        assert not problems(printed, schema)[:8], call
+        if number == 0:
+            assert steady(printed) == steady(json.loads(printed_json(FUNCTIONS[command]())))
+
+
+def printed_json(result: Any) -> str:
+    """A result as `print_json` prints it."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        print_json(result)
+    return out.getvalue()
+
+
+def steady(value: Any) -> Any:
+    """The same without times and speeds."""
+    if isinstance(value, list):
+        return [steady(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: steady(each) for key, each in value.items() if not re.search("second|free_bytes|cost|verify", key)}
+
+
+def test_every_command_has_its_function() -> None:
+    commands = {name.replace("-", "_") for name in program().commands}
+    assert commands <= set(gguftools.__all__)
+    assert not [name for name in commands if not callable(getattr(gguftools, name))]
+    assert {name.replace("_", "-") for name in commands} - set(FUNCTIONS) == {"chat", "gpu-split", "report", "schema"}
+
+
+def test_functions_without_a_table_of_their_own(folder: Path) -> None:
+    assert json.loads(typed("schema", "hash").stdout) == gguftools.schema("hash")
+    assert gguftools.chat(folder / "chat.gguf", max_tokens=1).messages == []
+    found = gguftools.divergence(folder / "f16.gguf", folder / "q4.gguf", text=TEXT, n_ctx=64, chunks=2)
+    (folder / "kl.json").write_text(printed_json(found), encoding="utf-8")
+    table = typed("report", folder / "kl.json", "--markdown").stdout
+    assert table == gguftools.report(found).markdown() == gguftools.report(folder / "kl.json").markdown()
+    assert gguftools.report(found.as_dict()).as_dict() == found.as_dict()
 
 
 def test_a_schema_is_strict() -> None:

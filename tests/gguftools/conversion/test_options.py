@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import gguftools
-from gguftools.conversion.options import APART, PARTS, ConvertOptions, check_options
+from gguftools.conversion.options import EXCLUSIONS, PARTS, ConvertOptions, check_options
 from gguftools.quantization.options import QuantizeOptions
 from gguftools.writing.cost_model import CostModel
 from gguftools.writing.options import WriteOptions
@@ -25,7 +25,7 @@ VALUES: dict[str, Any] = {
     "embed_tokenizer": True,
     "sentence_transformers_dense_modules": True,
 }
-PAIRS = sorted({(name, other) for name, others, _ in APART for other in others.split()})
+PAIRS = sorted({(name, other) for name, others, _ in EXCLUSIONS for other in others.split()})
 
 
 def given(*names: str) -> tuple[ConvertOptions, WriteOptions]:
@@ -43,7 +43,9 @@ def test_what_does_not_go_together_is_refused(name: str, other: str) -> None:
         pytest.skip("a conversion has one part")
     part: Any = parts[0] if parts else "model"
     options, write = given(name, other, *parts)
-    with pytest.raises(OptionError, match=f'(`{name}`|part="{name}") does not go with (`{other}`|part="{other}")'):
+    with pytest.raises(
+        OptionError, match=f'(`{name}`|part="{name}") cannot be combined with (`{other}`|part="{other}")'
+    ):
         check_options(part, options, write, [each for each in (name, other) if each in ("imatrix", "gptq")])
 
 

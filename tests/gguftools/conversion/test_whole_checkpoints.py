@@ -248,7 +248,7 @@ def changed(file: Path, target: Path, **keys) -> Path:
         ("clip__vision__projection_dim", 64, "embeddings are 64 wide, those of the model 32"),
         ("clip__projector_type", "nothing", "'nothing' do not become a checkpoint again"),
         ("clip__projector_type", "janus_pro", "checkpoint again: Janus has parts that make images"),
-        ("clip__projector_type", "qwen2vl_merger", "stand beside qwen2vl; the text model is 'gemma3'"),
+        ("clip__projector_type", "qwen2vl_merger", "go with qwen2vl; the text model is 'gemma3'"),
         ("clip__vision__embedding_length", 16, "embedding_length is 16"),
         ("clip__vision__patch_size", 7, "patch_size is 7"),
         ("clip__vision__image_size", 112, "16 positions; images of 112 pixels have 64"),

@@ -136,7 +136,7 @@ def test_special_tokens_on_request(model: Path, tmp_path: Path) -> None:
 
 
 def test_too_much_is_skipped(model: Path) -> None:
-    with pytest.raises(OptionError, match=r"persuasion\.txt has \d+ tokens: 0 behind its first 99999 windows of 64"):
+    with pytest.raises(OptionError, match=r"persuasion\.txt has \d+ tokens: 0 after its first 99999 windows of 64"):
         imatrix(model, TEXT, n_ctx=64, options=ImatrixOptions(skip_chunks=99999))
 
 
@@ -144,7 +144,7 @@ def test_what_is_left_behind_skipped_windows(model: Path, tmp_path: Path) -> Non
     tokens = len(gguftools.open(model).tokenizer.encode(TEXT.read_text(encoding="utf-8")))
     windows = tokens // 64
     assert imatrix(model, TEXT, n_ctx=64, options=ImatrixOptions(skip_chunks=windows - 2)).chunks == 2
-    with pytest.raises(OptionError, match=r"tokens: \d+ behind its first"):
+    with pytest.raises(OptionError, match=r"tokens: \d+ after its first"):
         imatrix(model, TEXT, n_ctx=64, options=ImatrixOptions(skip_chunks=windows - 1))
 
 
@@ -261,7 +261,7 @@ def test_another_run_is_not_resumed(model: Path, tmp_path: Path) -> None:
 def test_an_error_leaves_nothing(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gguftools.measurement import importance
 
-    monkeypatch.setattr(importance, "MOST", 0.0)
+    monkeypatch.setattr(importance, "MAX_SQUARE", 0.0)
     with pytest.raises(ModelError, match="too large to be squared"):
         imatrix(model, TEXT, tmp_path / "m.gguf", n_ctx=64, chunks=4)
     assert not list(tmp_path.iterdir())

@@ -389,7 +389,7 @@ def test_what_workers_cannot_do(files: dict[str, Path], tmp_path: Path) -> None:
         gguftools.divergence(files["F16"], changed, options=gguftools.DivergenceOptions(executor=Elsewhere()), **READ)
     base = tmp_path / "base.kld"
     gguftools.divergence(files["F16"], options=gguftools.DivergenceOptions(save_base=base), **READ)
-    told = divergence_tasks.told_of(base, None, {"b": gguftools.open(files["Q4_0"])}, None, None, "float32")
+    told = divergence_tasks.worker_spec(base, None, {"b": gguftools.open(files["Q4_0"])}, None, None, "float32")
     os.utime(base, ns=(1, 1))
     assert isinstance(told.base, divergence_tasks._Kept)
     with pytest.raises(FileError, match="was changed while it was read, or is another file for a worker"):

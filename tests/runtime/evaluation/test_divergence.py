@@ -12,9 +12,9 @@ import pytest
 from quants.errors import ModelError, OptionError
 from runtime.evaluation import statistics
 from runtime.evaluation.divergence import Rows, compare, divergence, row_figures
-from runtime.evaluation.perplexity import perplexity
 from runtime.evaluation.stored_logits import StoredLayout, encode_rows, stored_logits
 from runtime.evaluation.windows import Window, text_windows
+from tests.one_perplexity import perplexity
 
 from ...conftest import ROOT
 
@@ -153,7 +153,7 @@ def test_groups_of_positions_change_nothing(monkeypatch):
     _, whole = figures(Made(TABLE), Made(TABLE + NOISE))
     saved = []
     monkeypatch.setattr("runtime.evaluation.divergence.LOGITS_AT_ONCE", 1)
-    monkeypatch.setattr("runtime.evaluation.divergence.LEAST_POSITIONS", 4)
+    monkeypatch.setattr("runtime.evaluation.divergence.MIN_POSITIONS", 4)
     made = Made(TABLE), {"x": Made(TABLE + NOISE)}
     parts = divergence(WINDOWS, *made, save=lambda *given: saved.append(given))
     np.testing.assert_array_equal(whole.apart["x"], parts.apart["x"])

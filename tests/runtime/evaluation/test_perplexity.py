@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from quants.errors import OptionError
-from runtime.evaluation.perplexity import perplexities, perplexity, token_losses, windows
+from runtime.evaluation.perplexity import perplexities, token_losses, windows
+from tests.one_perplexity import perplexity
 
 VOCABULARY = 50
 
@@ -69,9 +70,8 @@ def test_fewer_chunks():
 def test_several_texts():
     """Each as alone, and all predictions together; no window has two of them."""
     first, second, reports = text(107), text(200)[120:], []
-    both, each = perplexities(
-        [first, second], model, 16, bos=0, chunks=4, progress=lambda *report: reports.append(report)
-    )
+    plans = [windows(len(each), 16, chunks=4) for each in (first, second)]
+    both, each = perplexities([first, second], model, plans, bos=0, progress=lambda *report: reports.append(report))
     assert each == [perplexity(tokens, model, 16, bos=0, chunks=4) for tokens in (first, second)]
     assert both.perplexity == pytest.approx(math.sqrt(each[0].perplexity * each[1].perplexity), rel=1e-12)
     running, error = by_hand(first[:64] + second[:64], 16, 0, range(0, 128, 16), 8)

@@ -17,8 +17,8 @@ from runtime.graph.compiled import CompiledGraph
 from runtime.graph.text import COMPUTE
 from runtime.kernels import dots, thread_team
 from runtime.kv_cache import KVCache
-from runtime.model import MOST_STEPS, Model
-from runtime.products.gemv import MOST_TOKENS
+from runtime.model import MAX_STEPS, Model
+from runtime.products.gemv import MAX_TOKENS
 from runtime.profile import Profile
 from runtime.thread_team import team_of
 
@@ -243,7 +243,7 @@ def test_blocks_need_whole_heads():
 def test_some_tokens_at_a_time_and_texts_in_between(family, sizes, calls):
     whole = model_of(family, precision="exact").forward(TOKENS)
     assert_close(in_steps(model_of(family, threads=2), TOKENS, sizes), whole)
-    assert sum(calls) == len(TOKENS) - sum(size for size in sizes if size > MOST_STEPS * MOST_TOKENS)
+    assert sum(calls) == len(TOKENS) - sum(size for size in sizes if size > MAX_STEPS * MAX_TOKENS)
 
 
 @pytest.mark.parametrize("form", ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1", "IQ4_NL"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.graph import attention, builder, known, lowering
+from runtime.graph import attention, builder, known, lower, region_writers, writers
 from runtime.graph import operations as op
 from runtime.graph.builder import Builder, operation_types
 from runtime.graph.operations import Value
@@ -26,7 +26,7 @@ OPERATIONS = sorted(operation_types(), key=lambda each: each.__name__)
 def test_each_operation_has_executors(kind: type[op.Operation]) -> None:
     """For texts, and for a few tokens: a writer, or a line in the list of those that are only called."""
     assert kind is op.Input or kind in COMPUTE
-    assert (kind in lowering.WRITERS) != (kind in lowering.CALLED)
+    assert (kind in writers.WRITERS) != (kind in lower.CALLED)
 
 
 def tables() -> dict[str, known.Table]:
@@ -35,8 +35,8 @@ def tables() -> dict[str, known.Table]:
         model, _ = models(name)
         assert model._compiled is not None
         for region in model._compiled.graph.regions:
-            found[region.kind] = known.TABLES[region.kind](model.network, region.layer)
-    assert found.keys() == known.TABLES.keys() == known.ORDERS.keys() == lowering.REGIONS.keys() - known.WHOLE
+            found[region.type] = known.TABLES[region.type](model.network, region.layer)
+    assert found.keys() == known.TABLES.keys() == known.ORDERS.keys() == region_writers.REGIONS.keys() - known.WHOLE
     return found
 
 

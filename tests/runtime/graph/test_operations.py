@@ -11,7 +11,7 @@ from archs.spec import ScaledSum, add
 from runtime.graph import operations as op
 from runtime.graph import text
 from runtime.graph.builder import Builder
-from runtime.graph.lowering import Lowering
+from runtime.graph.lower import lower
 from runtime.graph.operations import Value
 from runtime.kernels import context_state
 from runtime.layer import ForwardContext
@@ -56,7 +56,7 @@ def test_executors_agree_about_an_operation(name: str, width: int, threads: int)
     b = Builder(network)
     OPERATIONS[name](b, b.add("input", op.Input((width,))))
     graph = b.graph()
-    lowering = Lowering(network, graph, threads)
+    lowering = lower(network, graph, threads)
     assert not lowering.calls
     rows = np.stack(lowering.list.rows)
     for tokens in (1, 5, 8):
@@ -77,7 +77,7 @@ def test_neighbours_are_called_together() -> None:
     y = b.kept(b.add("tanh", op.Activate(y, "tanh")))
     y = b.add("sum", op.Add(b.add("offset_again", op.Offset(y, 0.25)), y))
     z = b.add("product", op.Multiply(y, y))
-    calls = Lowering(b.network, b.graph(), 1).calls
+    calls = lower(b.network, b.graph(), 1).calls
     names = [[node.name for node in call.nodes] for call in calls]
     assert names == [["offset", "doubled", "tanh", "rows_kept", "offset_again", "sum", "product"]]
     assert set(calls[0].to) == {z.number}

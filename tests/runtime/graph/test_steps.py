@@ -50,7 +50,7 @@ def test_an_indexer_compares_nothing_while_all_keys_are_seen() -> None:
     model = model_of("deepseek-v32", lambda name, x, expert, experts: seen.add(name))
     most = int(model.network.keys.need("attention.indexer.top_k"))
     steps = [node.operation for node in decoder.graph_of(model.network).nodes]
-    assert {step.most for step in steps if isinstance(step, idx.TopKeys)} == {most}
+    assert {step.top_k for step in steps if isinstance(step, idx.TopKeys)} == {most}
     model.forward(np.arange(most))
     assert not any("indexer.attn_q_b" in name for name in seen)
     model.forward(np.arange(most + 1))

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from runtime.kernels import attention_operations as ops
+from runtime.kernels import attention_parts as division
 from runtime.kernels import context_state, thread_team
+from runtime.kernels import head_operations as heads_of
 from runtime.mixers.attention import attend
 from runtime.products.gemv import aligned
 
@@ -33,24 +35,24 @@ def attention_of(q, texts, slots, threads, scale=0.2, **more):
     tokens, heads, width = q.shape
     _, groups, value_width = texts[0][1].shape
     group = heads // groups
-    most, room = ops.most_parts(group), ops.scratch_room(groups, width, value_width)
+    most, room = division.max_parts(group), division.scratch_room(groups, width, value_width)
     common = {
-        ops.STATE: state_of(slots),
-        ops.HEADS: group,
-        ops.GROUPS: groups,
-        ops.VALUE_WIDTH: value_width,
-        ops.PARTS: most,
-        ops.PARTIAL: np.full(ops.partial_room(heads, value_width, most, tokens), np.nan, np.float32),
+        heads_of.STATE: state_of(slots),
+        heads_of.HEADS: group,
+        division.GROUPS: groups,
+        division.VALUE_WIDTH: value_width,
+        division.PARTS: most,
+        division.PARTIAL: np.full(division.partial_room(heads, value_width, most, tokens), np.nan, np.float32),
     }
     tables = [np.array([text[i].ctypes.data for text in texts]) for i in range(2)]
     fields = {
-        ops.X: q,
-        ops.X_WIDTH: heads * width,
-        ops.X_APART: width,
-        ops.HEAD_WIDTH: width,
+        heads_of.X: q,
+        heads_of.X_WIDTH: heads * width,
+        heads_of.X_APART: width,
+        heads_of.HEAD_WIDTH: width,
         ops.ALL_KEYS: tables[0],
         ops.ALL_VALUES: tables[1],
-        ops.SCALE: scale,
+        heads_of.SCALE: scale,
         ops.ROOM: room,
         ops.CAP: 0.0,
         ops.SCRATCH: np.full(room * threads, np.nan, np.float32),
@@ -58,7 +60,7 @@ def attention_of(q, texts, slots, threads, scale=0.2, **more):
     run(ops.attend, common | fields | more, threads)
     columns = -(-heads * value_width // 256) * 256
     out = aligned((tokens, columns))
-    run(ops.finish_heads, common | {ops.OUT: out, ops.OUT_WIDTH: columns} | more, threads)
+    run(ops.finish_heads, common | {heads_of.OUT: out, heads_of.OUT_WIDTH: columns} | more, threads)
     assert not out[:, heads * value_width :].any()
     return out[:, : heads * value_width]
 
@@ -134,34 +136,34 @@ def test_more_sinks_than_scores():
     sinks = np.array([100, -100], np.float32)
     more = {ops.SINKS: sinks}
     slots, heads = [(69, 1)], 2
-    most = ops.most_parts(heads)
+    most = division.max_parts(heads)
     found = attention_of(q, [(k, v)], slots, 1)
     np.testing.assert_allclose(found, 1, atol=1e-6)
-    room = ops.scratch_room(1, 16, 16)
+    room = division.scratch_room(1, 16, 16)
     common = {
-        ops.STATE: state_of(slots),
-        ops.HEADS: heads,
-        ops.GROUPS: 1,
-        ops.VALUE_WIDTH: 16,
-        ops.PARTS: most,
-        ops.PARTIAL: aligned((ops.partial_room(heads, 16, most, 1),)),
+        heads_of.STATE: state_of(slots),
+        heads_of.HEADS: heads,
+        division.GROUPS: 1,
+        division.VALUE_WIDTH: 16,
+        division.PARTS: most,
+        division.PARTIAL: aligned((division.partial_room(heads, 16, most, 1),)),
     }
     run(
         ops.attend,
         common
         | {
-            ops.X: q,
-            ops.X_WIDTH: 32,
-            ops.X_APART: 16,
-            ops.HEAD_WIDTH: 16,
+            heads_of.X: q,
+            heads_of.X_WIDTH: 32,
+            heads_of.X_APART: 16,
+            heads_of.HEAD_WIDTH: 16,
             ops.ALL_KEYS: np.array([k.ctypes.data]),
             ops.ALL_VALUES: np.array([v.ctypes.data]),
-            ops.SCALE: 0.2,
+            heads_of.SCALE: 0.2,
             ops.ROOM: room,
             ops.SCRATCH: aligned((room,)),
         },
         1,
     )
     out = aligned((1, 256))
-    run(ops.finish_heads, common | {ops.OUT: out, ops.OUT_WIDTH: 256} | more, 1)
+    run(ops.finish_heads, common | {heads_of.OUT: out, heads_of.OUT_WIDTH: 256} | more, 1)
     np.testing.assert_allclose(out[0, :32], [0] * 16 + [1] * 16, atol=1e-6)

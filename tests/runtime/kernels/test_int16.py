@@ -206,7 +206,7 @@ def test_which_products_are_made_so():
     for inputs, may_round in ((x, True), (x[:20], True), (x, False)):
         found = matmul(inputs, weight, threads=2, precision="float32", may_round=may_round)
         same = (found == matmul(inputs, weight, threads=2, precision="exact", may_round=may_round)).all()
-        assert same != (int16.available() and may_round and len(inputs) >= integer_product.LEAST_INPUTS)
+        assert same != (int16.available() and may_round and len(inputs) >= integer_product.MIN_INPUTS)
         assert error(found, inputs, weights)[0] < 1e-4
     assert not integer_product.is_faster(1000, 3, 32)
 

@@ -7,7 +7,7 @@ import pytest
 
 from runtime.kv_cache import KVCache
 from runtime.mixers import attention
-from runtime.mixers.attention import attend
+from runtime.mixers.attention import AttentionOptions, attend
 
 rng = np.random.default_rng(0)
 
@@ -65,7 +65,7 @@ def some(n, m, heads, kv_heads, d=16, dv=None):
 def test_attend(shape, options):
     q, k, v = some(*shape)
     positions = np.arange(shape[1] - shape[0], shape[1])
-    got = attend(q, k, v, q_positions=positions, scale=0.3, **options)
+    got = attend(q, k, v, q_positions=positions, scale=0.3, options=AttentionOptions(**options))
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, exact(q, k, v, positions, 0.3, **options), atol=1e-5)
 

@@ -24,7 +24,7 @@ from runtime.mixers.compiled_attention import (
 )
 from runtime.mixers.self_attention import alibi_slopes, temperature
 from runtime.model import Model
-from runtime.products.gemv import MOST_TOKENS, aligned, stored_rows, vectors
+from runtime.products.gemv import MAX_TOKENS, aligned, stored_rows, vectors
 from runtime.thread_team import team_of
 
 WIDTH, HEADS, KV_HEADS, KEY, ROOM = 64, 6, 2, 32, 400
@@ -102,7 +102,7 @@ class Compiled:
         self.network, self.state = model.network, np.zeros(context_state.SIZE, np.int64)
         self.operations, self.x, workspace = MachineList(), vectors(WIDTH), Workspace(threads)
         self.tables = [Bound(np.zeros(slots, np.int64), np.zeros(slots, np.int64)) for _ in layers]
-        self.out = aligned((len(layers), MOST_TOKENS, 256))
+        self.out = aligned((len(layers), MAX_TOKENS, 256))
         for i, (layer, bound) in enumerate(zip(layers, self.tables, strict=True)):
             weights = {t.name: stored_rows(t) for t in layer.tensors.values() if len(t.shape) > 1}
             writer = Writer(self.operations, layer, weights, self.state, workspace, bound)
@@ -129,7 +129,7 @@ class Compiled:
         if bound.biased:
             self.terms = np.ascontiguousarray(terms(alibi_slopes(self.network, own.heads), ROOM, own.attention_scale))
             bound.put_terms(self.rows, self.terms)
-        bound.put_kind(self.rows, self.kind)
+        bound.put_cache_type(self.rows, self.kind)
 
     def __call__(self, texts, caches):
         """Outputs of each layer, (layers, tokens, width), of some tokens for each slot after those in its cache."""

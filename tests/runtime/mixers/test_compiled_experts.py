@@ -18,7 +18,7 @@ from runtime.graph.operations import Input
 from runtime.graph.text import run
 from runtime.kernels import context_state
 from runtime.layer import ForwardContext, Layer
-from runtime.mixers.compiled_experts import Rooms, add_choice, add_experts, experts_spec, supports
+from runtime.mixers.compiled_experts import Output, Rooms, add_choice, add_experts, experts_spec, supports
 from runtime.model import Model
 from runtime.products.gemv import as_vectors, vectors
 from runtime.thread_team import Team
@@ -157,7 +157,7 @@ class Compiled:
         self.operations, self.state = MachineList(), np.zeros(context_state.SIZE, np.int64)
         self.x, self.out, self.rooms = vectors(width), vectors(width), Rooms()
         self.spec = experts_spec(network, network.layers[0], threads)
-        add_experts(self.operations, self.spec, self.x, self.out, self.state, rooms=self.rooms, **settings)
+        add_experts(self.operations, self.spec, self.x, Output(self.out, **settings), self.state, rooms=self.rooms)
 
     def __call__(self, x, before=0.0):
         def prepare():
@@ -206,7 +206,7 @@ def test_a_router_with_an_input_of_its_own():
     compiled.operations = MachineList()
     settings = compiled.operations, compiled.spec
     choice = add_choice(*settings, compiled.x, compiled.state, compiled.rooms)
-    add_experts(*settings, other, compiled.out, compiled.state, rooms=compiled.rooms, choice=choice)
+    add_experts(*settings, other, Output(compiled.out), compiled.state, rooms=compiled.rooms, choice=choice)
     assert (compiled(x) == 0).all()
     other.floats[:8] = x
     assert_close(compiled(x), wanted, 2e-6)

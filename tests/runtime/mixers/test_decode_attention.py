@@ -31,7 +31,7 @@ def without_steps(family: str, threads: int = 1, **more: object):  # type: ignor
 @pytest.mark.parametrize("sizes", [[1], [8, 3, 60, 1], [66, 5]])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_is_the_text_at_once(family: str, sizes: list[int], calls: list[int], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(decode_attention, "LEAST_WORK", 1)  # so that threads share
+    monkeypatch.setattr(decode_attention, "MIN_WORK", 1)  # so that threads share
     whole = model_of(family, precision="exact").forward(TOKENS)
     found = in_steps(without_steps(family, 2), TOKENS, sizes)
     tolerance = 1e-3 if family.startswith("wide") else 1e-5  # the larger products of texts are of 16 bits

@@ -135,7 +135,7 @@ def test_close_to_exact(kind: str, files: dict[str, Any]) -> None:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that may be rounded is, as in models whose products are large enough for it."""
-    for name in ("LEAST_WIDTH", "LEAST_WEIGHTS", "LEAST_WORK"):
+    for name in ("MIN_WIDTH", "MIN_WEIGHTS", "MIN_WORK"):
         monkeypatch.setattr(integer_product, name, 0)
 
 
@@ -203,7 +203,7 @@ def without_last_router(model: Model) -> Network:
 
 
 def test_layers_behind_the_last_choice_may_be_rounded(files: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integer_product, "LEAST_WIDTH", 0)
+    monkeypatch.setattr(integer_product, "MIN_WIDTH", 0)
     model = model_of("mellum", files)
     prefixes = [layer.prefix for layer in model.network.layers]
     assert model.network.rounded_layers == set()

@@ -94,7 +94,7 @@ def agrees(target: Path, draft: Path, drafting: Drafting, draws: int) -> None:
         sampler = primed(Sampling(temperature=1.0, samplers=("temperature",), seed=seed))
         speculation = speculation_of(plain, sampler, writer, WORDS, drafting)
         cache = plain.new_cache()
-        cache.memory = speculation.most
+        cache.memory = speculation.max_tokens
         speculation.drafter.follow(plain.forward_with_inputs(PROMPT[:-1], writer.layers, cache)[1])
         counts[write(speculation, cache, LENGTH)] += 1
         stood += speculation.counts.accepted

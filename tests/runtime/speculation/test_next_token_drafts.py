@@ -50,7 +50,7 @@ def begun(model: Model, sampling: Sampling, drafting: Drafting) -> tuple[Specula
     """With a prompt in the cache but for its last token."""
     speculation = speculation_of(model, primed(sampling), "mtp", model.vocabulary_size, drafting)
     cache = model.new_cache()
-    cache.memory = speculation.most
+    cache.memory = speculation.max_tokens
     speculation.drafter.follow(model.lazy_forward(PROMPT[:-1], cache).states)
     return speculation, cache
 

@@ -12,7 +12,13 @@ import gguftools
 from gguftools.conversion.options import ConvertOptions
 from gguftools.inspection.original.check import NAMES, check
 from gguftools.inspection.original.checkpoint import Original
-from gguftools.inspection.original.generation_checks import Written, degenerate, divergences, loop, parting
+from gguftools.inspection.original.generation_checks import (
+    GeneratedText,
+    degeneration,
+    first_difference,
+    kl_divergences,
+    loop_period,
+)
 from gguftools.quantization.options import QuantizeOptions
 from quants.errors import GgufToolsError, OptionError
 from runtime.sampling.parameters import Sampling
@@ -159,7 +165,7 @@ def test_greedy_texts_part_where_each_of_both_goes_on_by_itself(file: Path, tmp_
         texts.append(generation.tokens)
     place = next(i for i in range(24) if texts[0][i] != texts[1][i])
     prompt = [BOS, *theirs.tokenizer.encode("The capital of France is", add_special=False)]
-    found = parting(theirs.running(), 2048, Written(prompt, texts[0], "", "length"))
+    found = first_difference(theirs.running(), 2048, GeneratedText(prompt, texts[0], "", "length"))
     assert found is not None
     assert (found.after, found.theirs) == (place, texts[1][place])
     assert found.gap > 0
@@ -187,14 +193,14 @@ def test_greedy_texts_part_where_each_of_both_goes_on_by_itself(file: Path, tmp_
     ],
 )
 def test_garbage(tokens: list[int], text: str, said: str | None):
-    found = degenerate(tokens, text)
+    found = degeneration(tokens, text)
     assert found is None if said is None else said in str(found)
 
 
 def test_a_loop_is_as_short_as_it_can_be():
-    assert loop([1, 2] * 24) == 2
-    assert loop([1, 2] * 23) is None
-    assert loop([3, *([1, 2, 1, 4] * 12)]) == 4
+    assert loop_period([1, 2] * 24) == 2
+    assert loop_period([1, 2] * 23) is None
+    assert loop_period([3, *([1, 2, 1, 4] * 12)]) == 4
 
 
 def test_one_token_again_and_again_is_named(file: Path, tmp_path: Path):
@@ -266,7 +272,7 @@ def test_an_embedding_models_vectors(embedder: Path, tmp_path: Path):
 
 
 def test_a_file_with_a_predictor(file: Path, tmp_path: Path):
-    from ...lab.gpu_split.test_powerinfer import with_relu, write_predictor
+    from ...lab.test_powerinfer import with_relu, write_predictor
 
     relu = with_relu(Path(shutil.copytree(EXAMPLE, tmp_path / "relu")))
     predictor = write_predictor(tmp_path / "predictor", 4, 256, 768, sparse_threshold=-1e9)
@@ -373,9 +379,9 @@ def test_what_is_no_model_is_refused(file: Path, tmp_path: Path):
 def test_tokens_that_cannot_come_count_nothing():
     a = np.log(np.array([[0.5, 0.5, 0.0]]), out=np.full((1, 3), -np.inf), where=np.array([[True, True, False]]))
     b = np.log(np.array([[0.25, 0.5, 0.25]]))
-    assert divergences(a, b) == pytest.approx([0.5 * np.log(2)])
-    assert divergences(a, a) == pytest.approx([0])
-    assert divergences(b, a) == pytest.approx([np.inf])
+    assert kl_divergences(a, b) == pytest.approx([0.5 * np.log(2)])
+    assert kl_divergences(a, a) == pytest.approx([0])
+    assert kl_divergences(b, a) == pytest.approx([np.inf])
 
 
 def test_an_original_that_is_damaged_is_named(file: Path, tmp_path: Path):

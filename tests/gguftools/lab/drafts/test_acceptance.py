@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gguftools.lab.drafts.acceptance import Acceptance, ForwardContext, Tempered, looked_up
+from gguftools.lab.drafts.acceptance import Acceptance, AcceptanceRun, TemperedLogits, lookup_drafts
 from gguftools.lab.drafts.simulation import prompts_of
 from quants.errors import ModelError
 from runtime.evaluation.windows import Window
@@ -37,7 +37,7 @@ def window(ids, first=0):
 
 def measured(p, q, temperatures, size=3, drafts=None, ids=(0, 1, 0)) -> Acceptance:
     drafts = {"q": Said(q)} if drafts is None else drafts
-    return ForwardContext([window(ids)], size, Said(p), drafts, None, temperatures, 1).run()["q"]
+    return AcceptanceRun([window(ids)], size, Said(p), drafts, None, temperatures, 1).run()["q"]
 
 
 def test_sums_by_hand():
@@ -62,7 +62,7 @@ def test_tokens_that_a_draft_lacks_have_probability_0():
 def test_numbers_that_are_none():
     good = [[0.5, 0.5]] * 2
     drafts = {"q": Said([[0.5, np.nan]] * 2), "r": Said(good)}
-    found = ForwardContext([window((0, 1, 0))], 2, Said(good), drafts, None, (1.0,), 1).run()
+    found = AcceptanceRun([window((0, 1, 0))], 2, Said(good), drafts, None, (1.0,), 1).run()
     assert "not finite" in (found["q"].problem or "")
     assert found["r"].problem is None
     assert found["r"].stands[0][:, 0] == pytest.approx([1, 1])
@@ -76,7 +76,7 @@ def test_overlap_is_one_less_the_total_variation(seed, temperature):
     rows = np.random.default_rng(seed).normal(0, 3, (2, 4, 40)).astype(np.float32)
     e = np.exp(rows.astype(np.float64) / temperature)
     p, q = e / e.sum(axis=2, keepdims=True)
-    tempered = Tempered(rows[0], temperature)
+    tempered = TemperedLogits(rows[0], temperature)
     assert tempered.overlap(rows[1]) == pytest.approx(1 - np.abs(p - q).sum(axis=1) / 2, abs=1e-5)
     assert tempered.overlap(rows[0]) == pytest.approx(np.ones(4), abs=1e-6)
     tokens = np.array([3, -1, 39, 0])
@@ -86,7 +86,7 @@ def test_overlap_is_one_less_the_total_variation(seed, temperature):
 
 def test_what_is_looked_up():
     """1 2 3 4 came before, so 3 4 is drafted behind 1 2; the text goes on with 3 5."""
-    found = looked_up(window([1, 2, 3, 4, 9, 1, 2, 3, 5], first=5))
+    found = lookup_drafts(window([1, 2, 3, 4, 9, 1, 2, 3, 5], first=5))
     assert found[0].tokens == []
     assert found[1].tokens[:2] == [3, 4]
     assert found[1].matched == 1
@@ -101,7 +101,7 @@ def test_chances_of_what_is_looked_up():
     for place, token in enumerate(ids[6:], 5):
         p[place - 5, token] = 0.75
     p[2] = [0, 0, 0, 0, 0.25, 0.75]
-    found = ForwardContext([window(ids, first=5)], 6, Said(p), {}, "lookup", (0.0, 1.0), 1).run()["lookup"]
+    found = AcceptanceRun([window(ids, first=5)], 6, Said(p), {}, "lookup", (0.0, 1.0), 1).run()["lookup"]
     assert found.drafted[0][0] == 0
     assert found.matched[0].tolist() == [0, 1, 0]
     assert found.own[0][:, 1] == pytest.approx([1, 1, 0.75], rel=1e-6)

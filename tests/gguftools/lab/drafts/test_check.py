@@ -10,10 +10,10 @@ import pytest
 
 import gguftools
 from gguftools.conversion.options import ConvertOptions
+from gguftools.lab.drafts import DraftCheckOptions
 from gguftools.lab.drafts.check import draft_check
 from gguftools.lab.drafts.costs import bytes_read
-from gguftools.measurement.options import DraftCheckOptions
-from gguftools.measurement.reading import texts_read
+from gguftools.measurement.corpus import read_corpus
 from gguftools.measurement.texts import texts_named
 from quants.errors import ModelError, OptionError
 from runtime.kv_cache import KVCache
@@ -272,7 +272,7 @@ def test_an_assistant(tmp_path):
     (found,) = draft_check(tmp_path / "m.gguf", tmp_path / "draft.gguf", options=BY_BYTES, **READ).drafts
     model, file = gguftools.load(tmp_path / "m.gguf"), gguftools.open(tmp_path / "draft.gguf")
     assistant, alike = reader_of(model, file.metadata, file.tensors), []
-    read = texts_read(gguftools.open(tmp_path / "m.gguf"), texts_named(TEXT), 32, 1, None)
+    read = read_corpus(gguftools.open(tmp_path / "m.gguf"), texts_named(TEXT), 32, 1, None)
     for window in read.windows:
         text, p = window.inputs.tolist(), model.forward(window.inputs)
         for place in window.scored.tolist():

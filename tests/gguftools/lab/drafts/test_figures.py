@@ -12,16 +12,25 @@ from hypothesis import strategies as st
 
 import gguftools
 from gguftools.lab.drafts import costs as draft_costs
-from gguftools.lab.drafts.figures import Costs, best_length, chain, copied, cycles, independent_tokens, runs, speedup
+from gguftools.lab.drafts.figures import (
+    Costs,
+    best_length,
+    independent_chances,
+    independent_tokens,
+    lookup_chances,
+    mean_cycle,
+    runs,
+    speedup,
+)
 
-from ...archs import checkpoints
+from ....archs import checkpoints
 
 SHARES = st.floats(0, 1)
 
 
 def test_cycles_begin_where_others_end():
     """Chances of 1 and 0: 1 1 | next 0, a cycle of two drafts gives 3 tokens, 3 again, then 1 at a place of 0."""
-    found = cycles(chain([np.array([1, 1, 0, 1, 1, 1, 0, 0.0])], 4), 2)
+    found = mean_cycle(independent_chances([np.array([1, 1, 0, 1, 1, 1, 0, 0.0])], 4), 2)
     assert found is not None
     assert found.tokens == pytest.approx((3 + 3 + 1) / 3)
     assert found.accepted == pytest.approx([2 / 3, 1])
@@ -31,7 +40,7 @@ def test_cycles_begin_where_others_end():
 
 def test_two_texts():
     """One gives cycles of 2 tokens, the other of 1: 3 and 6 of them; the residuals 2 - 4/3 and 1 - 4/3 of each."""
-    found = cycles(chain([np.ones(6), np.zeros(6)], 1), 1)
+    found = mean_cycle(independent_chances([np.ones(6), np.zeros(6)], 1), 1)
     assert found is not None
     assert found.tokens == pytest.approx(12 / 9)
     residuals = [6 - 12 / 9 * 3, 6 - 12 / 9 * 6]
@@ -39,23 +48,23 @@ def test_two_texts():
 
 
 def test_a_text_too_short_for_a_cycle():
-    assert cycles(chain([np.ones(2)], 3), 3) is None
-    assert cycles(chain([], 3), 1) is None
-    found = cycles(chain([np.ones(2), np.full(9, 0.5)], 3), 3)
+    assert mean_cycle(independent_chances([np.ones(2)], 3), 3) is None
+    assert mean_cycle(independent_chances([], 3), 1) is None
+    found = mean_cycle(independent_chances([np.ones(2), np.full(9, 0.5)], 3), 3)
     assert found is not None
     assert found.tokens == pytest.approx(1 + 0.5 + 0.25 + 0.125)
 
 
 @given(SHARES, st.integers(1, 6))
 def test_equal_chances_come_to_the_formula(alpha, length):
-    found = cycles(chain([np.full(40, alpha)], length), length)
+    found = mean_cycle(independent_chances([np.full(40, alpha)], length), length)
     assert found is not None
     assert found.tokens == pytest.approx(independent_tokens(alpha, length))
 
 
 def test_a_long_draft_comes_to_the_limit():
     """1 / (1 - α), as γ grows."""
-    found = cycles(chain([np.full(200, 0.7)], 60), 60)
+    found = mean_cycle(independent_chances([np.full(200, 0.7)], 60), 60)
     assert found is not None
     assert found.tokens == pytest.approx(1 / 0.3, rel=1e-6)
     assert independent_tokens(0.7, 60) == pytest.approx(1 / 0.3, rel=1e-6)
@@ -83,7 +92,7 @@ def test_followed_one_by_one(chances, length):
         follow(place + length + 1, reached)
 
     follow(0, 1.0)
-    found = cycles(chain([np.array(chances)], length), length)
+    found = mean_cycle(independent_chances([np.array(chances)], length), length)
     assert found is not None
     assert found.tokens == pytest.approx(tokens / count)
 
@@ -100,16 +109,16 @@ def test_copies():
         [np.array([0, 3, 2, 1])],
         3,
     )
-    found = copied(*given)
+    found = lookup_chances(*given)
     assert found.stands[0] == pytest.approx(np.array([[0, 0, 0], [0.5, 0.125, 0], [0.8, 0.72, 0], [0.1, 0, 0]]))
     assert found.drafted.tolist() == [[0, 3, 2, 1]]
-    of_two = cycles(found, 2)
+    of_two = mean_cycle(found, 2)
     assert of_two is not None
     # a cycle at 0 gives 1 token, so one begins at 1, which ends at 2 with 0.5, at 3 with 0.375; 2 is the last that fits
     assert of_two.tokens == pytest.approx((1 + 1.625 + 0.5 * 2.52) / 2.5)
     assert of_two.drafted.tolist() == pytest.approx([1 / 2.5, 0, 1.5 / 2.5])
     assert of_two.accepted == pytest.approx([(0.5 + 0.5 * 0.8) / 1.5, (0.125 + 0.5 * 0.72) / (0.5 + 0.5 * 0.8)])
-    of_two = cycles(copied(*given, written=True), 2)
+    of_two = mean_cycle(lookup_chances(*given, written=True), 2)
     assert of_two is not None
     # the text says that the cycle at 1 ends at 3, where there is no room for two more
     assert of_two.tokens == pytest.approx((1 + 1.625) / 2)
@@ -120,7 +129,7 @@ def test_copies():
 def test_what_is_not_known_of_a_copy_is_as_what_is():
     """Behind a wrong token: .6 with a weight of .6, and .3 with one of .1, as what came before it had .4 and .9."""
     own, missed = np.array([0.2, 0.4, 0.6, 0.9, 0.3]), np.array([0.3, 0.0, 0.0, 0.0, 0.0])
-    found = copied([own], [missed], [np.array([0, 2, 0, 2, 0])], [np.array([2, 2, 0, 2, 0])], 2)
+    found = lookup_chances([own], [missed], [np.array([0, 2, 0, 2, 0])], [np.array([2, 2, 0, 2, 0])], 2)
     mean = (0.6 * 0.6 + 0.1 * 0.3) / 0.7
     assert found.stands[0] == pytest.approx(np.array([[0.3, 0.3 * mean], [0.4, 0.24], [0, 0], [0.9, 0.27], [0, 0]]))
 
@@ -134,7 +143,7 @@ def test_copies_of_what_a_model_wrote():
     missed = np.choose(matched, [p[:, 0], p[:, 1], np.zeros(len(p))])
     own = [np.array([first, second, 0.5]) for first, second in p]
     right, wrong = ([np.array([each, 0, 0]) for each in values] for values in (matched, missed))
-    found = copied(own, wrong, right, [np.array([2, 0, 0])] * len(own), 2)
+    found = lookup_chances(own, wrong, right, [np.array([2, 0, 0])] * len(own), 2)
     assert found.stands[:, 0, 1].mean() == pytest.approx(p.prod(axis=1).mean(), rel=0.02)
 
 
@@ -150,9 +159,9 @@ def test_runs_of_agreement():
 
 def test_speedup():
     """Two tokens drafted at 0.1 each and a pass of 1.4: 2.71 / 1.6."""
-    chances = chain([np.full(50, 0.9)], 3)
+    chances = independent_chances([np.full(50, 0.9)], 3)
     costs = Costs(0.1, np.array([1, 1.2, 1.4, 3.0]))
-    every = [cycles(chances, length) for length in (1, 2, 3)]
+    every = [mean_cycle(chances, length) for length in (1, 2, 3)]
     assert [speedup(each, costs) for each in every] == pytest.approx([1.9 / 1.3, 2.71 / 1.6, 3.439 / 3.3])
     assert best_length(every, costs) is every[1]
     assert best_length(every, Costs(1.0, np.ones(4))) is None
@@ -217,8 +226,8 @@ def test_costs_that_are_timed(monkeypatch: pytest.MonkeyPatch):
         def seconds(self, size: int) -> float:
             return passed(self.net, size)
 
-    monkeypatch.setattr(draft_costs, "_Writer", Writer)
-    monkeypatch.setattr(draft_costs, "_Draft", Draft)
+    monkeypatch.setattr(draft_costs, "_TargetTimer", Writer)
+    monkeypatch.setattr(draft_costs, "_DraftTimer", Draft)
     alone, (costs,) = draft_costs.timed_costs("model", ["draft"], [1, 2], 3)  # type: ignore[arg-type, list-item]
     verify = alone.verify
     assert alone.drawn == costs.drawn == pytest.approx(0.05)

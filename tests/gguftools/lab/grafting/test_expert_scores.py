@@ -70,12 +70,12 @@ def test_windows_at_once_make_no_difference(tmp_path: Path, monkeypatch: pytest.
     model = model_of("glm4-moe-lite", tmp_path)
     told: list[tuple[int, int]] = []
     found = expert_scores(
-        model, TEXT, n_ctx=64, chunks=3, further=True, progress=lambda done, total, _: told.append((done, total))
+        model, TEXT, n_ctx=64, chunks=3, with_mtp=True, progress=lambda done, total, _: told.append((done, total))
     )
     assert sorted(found.scores) == [1, 2, 3]  # the last one predicts a token further
     assert told[-1] == (3, 3)
-    monkeypatch.setattr("gguftools.lab.grafting.expert_scores.tokens_at_once", lambda model: 64)
-    for layer, scores in expert_scores(model, TEXT, n_ctx=64, chunks=3, further=True).scores.items():
+    monkeypatch.setattr("gguftools.lab.grafting.expert_scores.windows_at_once", lambda model, n_ctx: 1)
+    for layer, scores in expert_scores(model, TEXT, n_ctx=64, chunks=3, with_mtp=True).scores.items():
         np.testing.assert_allclose(scores, found.scores[layer], rtol=1e-5)
     assert sorted(expert_scores(model, TEXT, n_ctx=64, chunks=3).scores) == [1, 2]
 
@@ -86,4 +86,4 @@ def test_texts_and_models_that_will_not_do(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="windows"):
         expert_scores(model, tmp_path / "short")
     with pytest.raises(ModelError, match="no MTP layer"):
-        expert_scores(model, TEXT, n_ctx=64, chunks=1, further=True)
+        expert_scores(model, TEXT, n_ctx=64, chunks=1, with_mtp=True)

@@ -23,7 +23,7 @@ import gguftools
 from archs.metadata import Metadata, Value, ValueType
 from gguftools.io.gguf.reader import open_gguf
 from gguftools.lab.patching.delta import BYTES, NEW, read_delta
-from gguftools.lab.patching.matching import LEAST_SOUGHT, Space, Span, spans
+from gguftools.lab.patching.matching import MIN_SEARCH, Space, Span, spans
 from quants import from_array
 from quants.errors import FileError, GgufToolsError, OptionError
 
@@ -127,7 +127,7 @@ def test_big_endian_and_files_without_tensors(austen: Path, tmp_path: Path) -> N
 @given(data=st.data())
 def test_any_two_files(data: st.DataObject, tmp_path: Path) -> None:
     """Tensors of one pool of bytes, cut, moved and changed at random."""
-    pool = np.random.default_rng(5).integers(-128, 128, 9 * LEAST_SOUGHT, np.int8)
+    pool = np.random.default_rng(5).integers(-128, 128, 9 * MIN_SEARCH, np.int8)
     files = []
     for name in ("one", "other"):
         tensors = {}
@@ -147,14 +147,14 @@ def test_any_two_files(data: st.DataObject, tmp_path: Path) -> None:
 
 def test_found_wherever_it_stands(tmp_path: Path) -> None:
     """Bytes that begin at an odd place, behind others."""
-    values = RANDOM.integers(-128, 128, 20 * LEAST_SOUGHT, np.int8)
-    moved = np.concatenate([RANDOM.integers(-128, 128, 777, np.int8), values[3 * LEAST_SOUGHT + 5 :]])
+    values = RANDOM.integers(-128, 128, 20 * MIN_SEARCH, np.int8)
+    moved = np.concatenate([RANDOM.integers(-128, 128, 777, np.int8), values[3 * MIN_SEARCH + 5 :]])
     head = metadata_of({"general.architecture": "x"})
     old = write_model(tmp_path / "old.gguf", head, {"a": from_array("a", values)})
     new = write_model(tmp_path / "new.gguf", head, {"b": from_array("b", moved)})
     found = spans(Space(open_gguf(old).parts), Space(open_gguf(new).parts))
     longest = max((each for each in found if each.begin >= 0), key=lambda each: each.size)
-    assert longest.begin == open_gguf(old).offsets["a"] + 3 * LEAST_SOUGHT + 5
+    assert longest.begin == open_gguf(old).offsets["a"] + 3 * MIN_SEARCH + 5
     assert longest.size >= len(moved) - 777
     assert sum(each.size for each in found) == new.stat().st_size
     assert all(isinstance(each, Span) and each.size > 0 for each in found)

@@ -18,7 +18,7 @@ from gguftools.__main__ import build_app
 from gguftools.conversion.options import ConvertOptions
 from gguftools.io.gguf.reader import open_gguf
 from gguftools.io.stores import block_cache, store
-from gguftools.lab.reproduction.findings import ALTERED, MADE_OTHERWISE, Reproduction, Sample
+from gguftools.lab.reproduction.report import ALTERED, MADE_OTHERWISE, Reproduction, Sample
 from gguftools.lab.reproduction.rerun import Selection
 from gguftools.provenance import encoders
 from gguftools.provenance.manifest import manifest_path

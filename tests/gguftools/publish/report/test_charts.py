@@ -50,18 +50,6 @@ def test_the_unit_of_sizes(size, unit, files):
     assert f"size of the file in {unit}" in words(charts.frontier(sized))
 
 
-def test_what_no_other_file_beats(files):
-    def of(*pairs):
-        return charts.frontier_of(
-            [replace(files[0], figures={"size_bytes": size, "kl_divergence.mean": kl}) for size, kl in pairs]
-        )
-
-    assert of((1, 3), (2, 2), (3, 1)) == [True, True, True]
-    assert of((1, 2), (2, 2), (1, 3)) == [True, False, False]
-    assert of((1, 2), (1, 2)) == [True, True]
-    assert of((2, 1), (3, 2), (1, 4)) == [True, False, True]
-
-
 def test_an_edge_that_is_missing_follows_from_those_before(files):
     curve = Curve([64.0, 80.0, 96.0, 112.0], [0.3, 0.2, 0.1])
 

@@ -163,6 +163,27 @@ def test_a_page_is_well_formed_whatever_the_results_hold(case: str):
         assert "∞" in page.text
 
 
+def test_what_a_file_lacks_is_told():
+    data = results(3, passages=0)
+    del data["files"][1]["histogram"]
+    data["files"][0]["tensors"] = tensors(0.01, 3)
+    for file in data["files"]:
+        del file["flips"]
+    del data["files"][2]["same_top"]
+    page = checked(html(data))
+    assert "are left of it. Not in the results: Q6_K." in page.text
+    assert "largest errors. Not in the results: Q6_K, Q5_K_M." in page.text
+    assert "Not in the results: flips." in page.text
+    assert "–" in page.text
+
+
+def test_one_legend_stands_before_all_that_it_explains():
+    text = html(extreme("tensors"))
+    assert text.count('class="key"') == 1
+    assert text.index('class="key"') < min(text.index(name) for name in ('id="texts"', 'id="tensors"', "<details"))
+    assert text.count("<svg") == 5
+
+
 @pytest.mark.parametrize("count", [1, 12])
 def test_pages_of_one_and_of_many_files(count: int):
     page = checked(html(results(count, passages=2)))
@@ -268,8 +289,14 @@ for (const width of [400, 800, 1280]) {
   frame.style.width = width + "px";
   frame.onload = () => {
     const page = frame.contentDocument;
+    const scroll = page.querySelector(".scroll");
+    scroll.style.maxHeight = "90px";
+    scroll.scrollTo(90, 130);
+    const offset = (selector, side) =>
+      Math.abs(scroll.querySelector(selector).getBoundingClientRect()[side] - scroll.getBoundingClientRect()[side]);
+    const stuck = offset("thead th:nth-child(2)", "top") + offset("thead th", "left") + offset("tbody th", "left") < 5;
     const marks = [...page.querySelectorAll("svg")].filter(each => each.getBoundingClientRect().height < 100);
-    wide.push(`${width}:${page.documentElement.scrollWidth}:${marks.length}`);
+    wide.push(`${width}:${page.documentElement.scrollWidth}:${marks.length}:${stuck}`);
     if (!--left) document.title = wide.sort().join(" ");
   };
   frame.srcdoc = PAGE;
@@ -304,7 +331,7 @@ def opened(browser: str, folder: Path, *arguments: object) -> subprocess.Complet
 
 @pytest.mark.browser
 def test_a_browser_shows_the_page_at_any_width(browser: str, tmp_path: Path):
-    """Nothing wider than the window, no image without height, no word on the console."""
+    """Nothing is wider than the window, no image without height; a table's head and first column stay in sight."""
     text = html(extreme("tensors"))
     script = json.dumps(text).replace("</", "<\\/")
     (tmp_path / "frames.html").write_text(FRAMES.replace("PAGE", script), "utf-8")
@@ -312,7 +339,7 @@ def test_a_browser_shows_the_page_at_any_width(browser: str, tmp_path: Path):
     title = re.search(r"<title>(.*?)</title>", dumped)
     assert title is not None
     found = dict(each.split(":", 1) for each in title[1].split())
-    assert found == {"400": "400:0", "800": "800:0", "1280": "1280:0"}
+    assert found == {"400": "400:0:true", "800": "800:0:true", "1280": "1280:0:true"}
 
 
 @pytest.mark.browser

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Corpus:
     """What is read: windows of texts one after the other, and how many each text has.
 
     tokens: of all windows, as the texts have them; none of conversations and of a base of our own. remarks: what was
@@ -42,7 +42,7 @@ class Reading:
         return {text.name: self.windows[end - text.windows : end] for text, end in zip(self.texts, ends, strict=True)}
 
     def spans(self) -> Iterator[tuple[str, slice]]:
-        """Each text's predictions."""
+        """Yield each text's predictions."""
         begin = 0
         for text in self.texts:
             yield text.name, slice(begin, begin + text.scored)
@@ -50,7 +50,7 @@ class Reading:
 
 
 def tokens_in(model: Model) -> list[str]:
-    """Its vocabulary, in the order of ids; none where the file has none."""
+    """Return its vocabulary, in the order of ids; none where the file has none."""
     return list(model.metadata.get("tokenizer.ggml.tokens") or ())
 
 
@@ -85,7 +85,7 @@ def _plain(value: Any) -> Any:
 def stored_base(
     path: Path, base_model: PathLike | Model | None, others: Sequence[Model], chunks: int | None, threads: int | None
 ) -> "StoredBase | SavedBase | None":
-    """A base that an earlier run kept, one of our own on its first `chunks` windows of each text.
+    """Return a base that an earlier run kept, one of our own on its first `chunks` windows of each text.
 
     None where the file is none, of which `opened` says what is wrong.
     """
@@ -101,14 +101,14 @@ def stored_base(
     return open_llama_cpp_base(path) if is_llama_cpp_base(path) else None
 
 
-def texts_read(
+def read_corpus(
     model: Model,
     texts: Sequence[NamedText],
     n_ctx: int | None,
     chunks: int | None,
     stored: "StoredBase | SavedBase | None",
-) -> Reading:
-    """Windows of texts, or those of a stored base, which is of one of `texts` where some are given.
+) -> Corpus:
+    """Return windows of texts, or those of a stored base, which is of one of `texts` where some are given.
 
     Raises FileError, VocabularyError, and OptionError for too short a text and for a base of other texts or windows.
     """
@@ -118,7 +118,7 @@ def texts_read(
         return _read_saved(model, texts, n_ctx, stored)
     if stored is not None:
         return _read_stored(model, texts, n_ctx, chunks, stored)
-    width = n_ctx or 512
+    width = 512 if n_ctx is None else n_ctx
     read = [windows_of(model, text, width, chunks=chunks) for text in texts]
     windows = [window for text in read for window in text.windows]
     tokens = [  # as the texts have them, without what begins each window
@@ -127,13 +127,13 @@ def texts_read(
         for window in text.windows
         for token in text.tokens[window.start : window.start + len(window.inputs)]
     ]
-    said = [Text(each.text.name, str(each.text.path), len(each.windows), each.scored) for each in read]
-    return Reading(width, windows, said, tokens, [remark for each in read for remark in each.remarks])
+    descriptions = [Text(each.text.name, str(each.text.path), len(each.windows), each.scored) for each in read]
+    return Corpus(width, windows, descriptions, tokens, [remark for each in read for remark in each.remarks])
 
 
 def _read_stored(
     model: Model, texts: Sequence[NamedText], n_ctx: int | None, chunks: int | None, stored: "StoredBase"
-) -> Reading:
+) -> Corpus:
     from runtime.evaluation.windows import Window
 
     if n_ctx not in (None, stored.n_ctx):
@@ -147,8 +147,8 @@ def _read_stored(
     tokenizer, width = model.tokenizer, stored.n_ctx
     count = len(stored.tokens) // width
     for text in texts:
-        found, _ = tokens_of(model, text.path)
-        if found[: len(stored.tokens)] != stored.tokens.tolist():
+        ids, _ = tokens_of(model, text.path)
+        if ids[: len(stored.tokens)] != stored.tokens.tolist():
             hint = "leave -f out to take the text that is stored"
             raise OptionError(f"the base was stored of another text than {text.path}", hint)
     if chunks is not None:
@@ -162,10 +162,10 @@ def _read_stored(
             inputs[0] = tokenizer.bos
         windows.append(Window(inputs, scored, tokens[start + scored + 1], start))
     name, path = (texts[0].name, str(texts[0].path)) if texts else ("text", None)
-    return Reading(width, windows, [Text(name, path, count, count * len(scored))], tokens.tolist(), [])
+    return Corpus(width, windows, [Text(name, path, count, count * len(scored))], tokens.tolist(), [])
 
 
-def _read_saved(model: Model, texts: Sequence[NamedText], n_ctx: int | None, base: "SavedBase") -> Reading:
+def _read_saved(model: Model, texts: Sequence[NamedText], n_ctx: int | None, base: "SavedBase") -> Corpus:
     from .bases import vocabulary_digest
 
     if n_ctx not in (None, base.n_ctx):
@@ -176,16 +176,18 @@ def _read_saved(model: Model, texts: Sequence[NamedText], n_ctx: int | None, bas
         problem = f"{base.path} was made on other texts: {', '.join(base.texts)}"
         raise OptionError(problem, "leave -f out to take the texts that are in it")
     given: Sequence[NamedText | None] = texts or [None] * len(base.texts)
-    said = []
+    descriptions = []
     for (name, windows), text in zip(base.texts.items(), given, strict=True):
         if text is not None:
-            found = windows_of(model, text, base.n_ctx).windows
-            if len(found) < len(windows) or any(
+            own_windows = windows_of(model, text, base.n_ctx).windows
+            if len(own_windows) < len(windows) or any(
                 not np.array_equal(mine.inputs, its.inputs) or not np.array_equal(mine.scored, its.scored)
-                for mine, its in zip(found, windows, strict=False)
+                for mine, its in zip(own_windows, windows, strict=False)
             ):
                 hint = "leave -f out to take the text that is in it"
                 raise OptionError(f"{base.path} was made on another text than {text.path}", hint)
         path = None if text is None else str(text.path)
-        said.append(Text(text.name if text else name, path, len(windows), sum(len(each.scored) for each in windows)))
-    return Reading(base.n_ctx, base.windows, said, [], [])
+        descriptions.append(
+            Text(text.name if text else name, path, len(windows), sum(len(each.scored) for each in windows))
+        )
+    return Corpus(base.n_ctx, base.windows, descriptions, [], [])

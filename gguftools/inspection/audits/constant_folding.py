@@ -1,4 +1,4 @@
-"""What string expressions of a template come to, as far as that is plain from the template: never run, only computed.
+"""Fold constant string expressions of a template: computed from the syntax tree, never run.
 
 Disguises are undone here: concatenation, joins, replacements, reversals, formats, repetition, characters by number.
 """
@@ -15,30 +15,30 @@ FIELD = re.compile(r"\{([^}]*)")
 
 
 @dataclass
-class Values:
-    """What is assigned to each name somewhere in a template; a name with one value stands for it.
+class Constants:
+    """Values assigned to each name in a template; a name with exactly one value is constant.
 
-    folded: the constants of nodes that were asked for, by identity; each is computed once, so that templates which
-    double a text forty times cost nothing.
+    folded: results by the node's identity; each is computed once, so that a template which doubles a text forty times
+    costs nothing.
     """
 
     names: dict[str, tuple[nodes.Expr, ...]] = field(default_factory=dict)
     folded: dict[int, Any] = field(default_factory=dict)
 
 
-def fold(node: Any, values: Values) -> Any:
-    """The constant that an expression comes to: str, int, list, …; None where that is not plain."""
+def fold(node: Any, values: Constants) -> Any:
+    """Return the constant value of an expression: str, int, list, …; None if it is not constant."""
     if id(node) not in values.folded:
         values.folded[id(node)] = None  # a name that is made from itself has no plain value
         try:
-            found = _fold(node, values)
+            value = _fold(node, values)
         except (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError):
-            found = None
-        values.folded[id(node)] = found if not isinstance(found, (str, list)) or len(found) <= LIMIT else None
+            value = None
+        values.folded[id(node)] = value if not isinstance(value, (str, list)) or len(value) <= LIMIT else None
     return values.folded[id(node)]
 
 
-def _fold(node: Any, values: Values) -> Any:
+def _fold(node: Any, values: Constants) -> Any:
     match node:
         case nodes.Const():
             return node.value
@@ -69,7 +69,7 @@ def _fold(node: Any, values: Values) -> Any:
 
 
 def _plain(value: Any) -> str:
-    """A text or a number as text. Raises TypeError for what may hold others, and so be any length."""
+    """Return a text or a number as text. Raises TypeError for containers, whose text could have any length."""
     if not isinstance(value, (str, int, float)):
         raise TypeError
     return str(value)
@@ -96,14 +96,14 @@ def _arithmetic(node: nodes.BinExpr, left: Any, right: Any) -> Any:
 
 
 def _formatted(text: str, arguments: list[Any]) -> str | None:
-    """`%` formatting, but for widths, which could ask for gigabytes."""
+    """Apply `%` formatting, without widths, which could need gigabytes."""
     wide = any(character.isdigit() or character == "*" for character in text.replace("%%", "").split("%", 1)[-1][:12])
     values = [each if isinstance(each, (int, float)) else _plain(each) for each in arguments]
     return None if wide else text % tuple(values)
 
 
 def _filtered(name: str, value: Any, arguments: list[Any]) -> Any:
-    """Filters and methods that disguises are made with."""
+    """Apply the filters and methods that are used to hide text."""
     if value is None or None in arguments:
         return None
     text = isinstance(value, str)
@@ -135,14 +135,14 @@ def _filtered(name: str, value: Any, arguments: list[Any]) -> Any:
     return None
 
 
-def number(node: Any, values: Values) -> int | None:
-    """A whole number, as far as it is plain."""
-    found = fold(node, values)
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+def number(node: Any, values: Constants) -> int | None:
+    """Return a constant whole number; None for anything else."""
+    value = fold(node, values)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def name_of(node: Any) -> str | None:
-    """ "x", or "ns.x" for a member of a namespace; None for anything else."""
+    """Return "x", or "ns.x" for a member of a namespace; None for other nodes."""
     if isinstance(node, nodes.NSRef):
         return f"{node.name}.{node.attr}"
     if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name):
@@ -151,5 +151,5 @@ def name_of(node: Any) -> str | None:
 
 
 def called(node: Any) -> str | None:
-    """The name of the function, macro or variable that is called; None for methods, and for what is no call."""
+    """Return the name of the called function, macro or variable; None for methods and for nodes that are no call."""
     return node.node.name if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) else None

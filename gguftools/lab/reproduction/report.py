@@ -72,7 +72,7 @@ class Sample:
     seed: int
 
     def missed(self, ranges: int = 1) -> float:
-        """The probability that an alteration is missed that lies in so many of the ranges."""
+        """Return the probability that an alteration is missed that lies in so many of the ranges."""
         chance = 1.0
         for i in range(min(ranges, self.of)):
             chance *= max(0, self.of - self.count - i) / (self.of - i)
@@ -108,12 +108,12 @@ class Reproduction:
 
     @property
     def equal(self) -> bool:
-        """Whether all that was compared is what the source becomes."""
+        """Return whether all that was compared is what the source becomes."""
         return not (self.wrong or self.keys or self.layout or self.causes)
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """Return one sentence."""
         counts = Counter(tensor.found for tensor in self.tensors)
         compared = counts[EQUAL] + counts[DIFFERS]
         text = f"{counts[EQUAL]} of {compared} tensors are to the byte what {self.made} makes of {self.source}"
@@ -143,23 +143,23 @@ class Reproduction:
         }
 
 
-def source_differences(found: SourceRecord, wanted: SourceRecord) -> list[str]:
-    """How a source is another than the one of a manifest, a line for each file."""
-    if found.commit is not None and wanted.commit is not None and found.commit != wanted.commit:
-        return [f"{found.name} is at commit {found.commit}; the source was {wanted.name} at {wanted.commit}"]
-    if len(found.files) == len(wanted.files) == 1:  # a file may have another name now
-        return record_differences(found.files[0], wanted.files[0], "the source")
-    here, there = ({file.name: file for file in record.files} for record in (found, wanted))
+def source_differences(source: SourceRecord, expected: SourceRecord) -> list[str]:
+    """Return how a source is another than the one of a manifest, a line for each file."""
+    if source.commit is not None and expected.commit is not None and source.commit != expected.commit:
+        return [f"{source.name} is at commit {source.commit}; the source was {expected.name} at {expected.commit}"]
+    if len(source.files) == len(expected.files) == 1:  # a file may have another name now
+        return record_differences(source.files[0], expected.files[0], "the source")
+    here, there = ({file.name: file for file in record.files} for record in (source, expected))
     if not here.keys() & there.keys():
-        return [f"{found.name} is not the source: that was {wanted.name}, a {wanted.kind}"]
-    same = found.kind == wanted.kind  # of a folder that was fetched, not all files may be there
+        return [f"{source.name} is not the source: that was {expected.name}, a {expected.kind}"]
+    same = source.kind == expected.kind  # of a folder that was fetched, not all files may be there
     lines = [
-        f"the source's {name} is not in {found.name}"
+        f"the source's {name} is not in {source.name}"
         for name in there
         if name not in here and (same or name.endswith(WEIGHTS))
     ]
     lines += [
-        f"{name} in {found.name} is not the source's"
+        f"{name} in {source.name} is not the source's"
         for name in here
         if name not in there and (same or name.endswith(WEIGHTS))
     ]
@@ -168,15 +168,15 @@ def source_differences(found: SourceRecord, wanted: SourceRecord) -> list[str]:
     ]
 
 
-def record_differences(found: FileRecord, wanted: FileRecord, what: str) -> list[str]:
-    """How a file is another than one of a manifest."""
-    if found.bytes != wanted.bytes:
-        return [f"{found.name} is not {what}: it has {found.bytes:,} bytes, {wanted.name} had {wanted.bytes:,}"]
-    if found.sha256 is not None and wanted.sha256 is not None and found.sha256 != wanted.sha256:
-        return [f"{found.name} is not {what}: its SHA-256 is {found.sha256}, {wanted.name} had {wanted.sha256}"]
+def record_differences(file: FileRecord, expected: FileRecord, what: str) -> list[str]:
+    """Return how a file is another than one of a manifest."""
+    if file.bytes != expected.bytes:
+        return [f"{file.name} is not {what}: it has {file.bytes:,} bytes, {expected.name} had {expected.bytes:,}"]
+    if file.sha256 is not None and expected.sha256 is not None and file.sha256 != expected.sha256:
+        return [f"{file.name} is not {what}: its SHA-256 is {file.sha256}, {expected.name} had {expected.sha256}"]
     return []
 
 
-def few_lines(lines: Sequence[str], most: int) -> list[str]:
-    """The first of many lines, and how many more there are."""
-    return [*lines[:most], *([f"… and {len(lines) - most} more"] if len(lines) > most else [])]
+def few_lines(lines: Sequence[str], count: int) -> list[str]:
+    """Return the first of many lines, and how many more there are."""
+    return [*lines[:count], *([f"… and {len(lines) - count} more"] if len(lines) > count else [])]

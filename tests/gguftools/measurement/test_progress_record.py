@@ -9,7 +9,7 @@ import pytest
 
 from gguftools.io.atomic import NOTHING
 from gguftools.io.locks import state_of
-from gguftools.measurement.record import recorded, remove_record
+from gguftools.measurement.progress_record import progress_record, remove_record
 from quants.errors import FileError, OptionError
 
 SIZES = [3, 2, 3]
@@ -24,7 +24,7 @@ def source(tmp_path):
 
 
 def begin(path, source, plan=None, columns=4, reads=NOTHING, keep=False):
-    return recorded(path, plan or {"n_ctx": 512, "texts": "7" * 64}, [source], SIZES, columns, reads, keep)
+    return progress_record(path, plan or {"n_ctx": 512, "texts": "7" * 64}, [source], SIZES, columns, reads, keep)
 
 
 def done_in(record):

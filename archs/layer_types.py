@@ -71,7 +71,7 @@ WITH_NONE = ("sequential", "cycles", "normed")  # arrangements of layers that ma
 
 
 @dataclass(frozen=True)
-class LayerKind:
+class LayerType:
     """A layer's mixer, net and arrangement."""
 
     mixer: Mixer = "attention"
@@ -97,13 +97,12 @@ class DeclaresLayers(Protocol):
     def arrangement(self) -> Declared: ...
 
 
-def layer_kind(
+def type_of_layer(
     block: DeclaresLayers, keys: Keys, layer: int, roles: Collection[str], parallel: bool = False
-) -> LayerKind:
-    """Return the kind of a layer with tensors of these names. Raises ModelError where a list of the keys lacks the
-    layer.
+) -> LayerType:
+    """Return the type of a layer with tensors of these names. Raises ModelError if a list in the keys lacks the layer.
 
-    parallel: the model's layers are, in place of sequential.
+    parallel: the model's layers are parallel instead of sequential.
     """
     mixer: Any = _chosen(block.mixer, keys, layer, roles, MIXERS)
     net: Any = _chosen(block.net, keys, layer, roles, NETS)
@@ -113,7 +112,7 @@ def layer_kind(
     if arrangement in WITH_NONE:
         mixer = "none" if _mixer_tensors().isdisjoint(roles) else mixer
         net = "none" if _net_tensors().isdisjoint(roles) else net
-    return LayerKind(mixer, net, arrangement)
+    return LayerType(mixer, net, arrangement)
 
 
 def _chosen(declared: Declared, keys: Keys, layer: int, roles: Collection[str], made_of: Mapping[Any, Parts]) -> str:

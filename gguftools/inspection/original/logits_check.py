@@ -1,4 +1,4 @@
-"""Whether a converted model computes what the original does: logits of random prompts beside those of transformers."""
+"""Compare the logits of a converted model on random prompts with those of transformers."""
 
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +14,10 @@ from archs.small_files import read_json_object
 from quants.arguments import PathLike
 from quants.errors import ModelError, OptionError
 
-from ..io.naming import is_remote
-from ..io.stores.path import first_line
-from ..models.model import load
-from ..writing.report import LogitReport, OutputReport
+from ...io.naming import is_remote
+from ...io.stores.path import first_line
+from ...models.model import load
+from ...writing.report import LogitReport, OutputReport
 
 if TYPE_CHECKING:
     from runtime.model import Model
@@ -51,17 +51,17 @@ def check_output(output: OutputReport, folder: PathLike, prompts: int) -> LogitR
     asked = list(islice(_prompts(model, Path(folder)), prompts))
     differences = []
     for prompt, wanted in zip(asked, _truth(model, Path(folder), asked), strict=True):
-        found = model.logits(*prompt)
-        if found.shape != wanted.shape:
-            raise ModelError(f"{output.file} gives logits {found.shape}, transformers {wanted.shape}")
-        differences.append(float(np.abs(found - wanted).max() / wanted.std()))
+        logits = model.logits(*prompt)
+        if logits.shape != wanted.shape:
+            raise ModelError(f"{output.file} gives logits {logits.shape}, transformers {wanted.shape}")
+        differences.append(float(np.abs(logits - wanted).max() / wanted.std()))
     exact = all(tensor.format in (tensor.source, "F32") for tensor in output.tensors)
     tokens = sum(len(tokens) for tokens, _ in asked)
     return LogitReport(len(asked), tokens, float(np.max(differences)), exact)
 
 
 def _prompts(model: "Model", folder: Path) -> Iterator[Prompt]:
-    """Endless prompts. Without the padding token, which some models count no position for."""
+    """Yield random prompts without end, and without the padding token, which some models count no position for."""
     config = read_json_object(folder / "config.json")
     ids = np.setdiff1d(np.arange(model.vocabulary_size), config.get("pad_token_id") or 0)
     length = min(PROMPT, int(model.metadata.get(f"{model.architecture.name}.context_length", PROMPT)))
@@ -73,33 +73,33 @@ def _prompts(model: "Model", folder: Path) -> Iterator[Prompt]:
 
 
 def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt]) -> list[Floats]:
-    """The original's logits (tokens, vocabulary) of each prompt; an encoder's last hidden states."""
+    """Return the original's logits (tokens, vocabulary) of each prompt; an encoder's last hidden states."""
     import torch
 
     with quiet_transformers():
         original = loaded_original(model, folder)
-        found = []
+        logits = []
         with torch.no_grad():
             for ids in prompts:
                 inputs = zip(("input_ids", "decoder_input_ids"), ids, strict=True)
                 result = original(**{name: torch.tensor([each]) for name, each in inputs if each})
                 values = result.logits if "logits" in result else result.last_hidden_state
-                found.append(values[0].float().numpy())
-    return found
+                logits.append(values[0].float().numpy())
+    return logits
 
 
 def loaded_original(
     model: "Model", folder: Path, hint: str = "convert it without --check-logits"
 ) -> Callable[..., Any]:
-    """The checkpoint as transformers runs it, in float32. Raises ModelError, with this hint, where it cannot."""
+    """Return the checkpoint as transformers runs it, in float32. Raises ModelError, with this hint, where it cannot."""
     import torch
     import transformers
 
-    kind = transformers.AutoModelForCausalLM if model.architecture.block.causal else transformers.AutoModel
-    kind = kind if model.encoder_decoder is None else transformers.AutoModelForSeq2SeqLM
+    auto_class = transformers.AutoModelForCausalLM if model.architecture.block.causal else transformers.AutoModel
+    auto_class = auto_class if model.encoder_decoder is None else transformers.AutoModelForSeq2SeqLM
     try:
         config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        loaded: Callable[..., Any] = kind.from_pretrained(
+        loaded: Callable[..., Any] = auto_class.from_pretrained(
             str(folder),
             config=config,
             torch_dtype=torch.float32,
@@ -115,7 +115,7 @@ def loaded_original(
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Without its warnings and bars: what it says is not about our file."""
+    """Silence transformers' warnings and progress bars, which are not about our file."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from archs.hparams.file_keys import Keys
-from archs.layer_kinds import LayerKind, layer_kind
+from archs.layer_types import LayerType, type_of_layer
 from archs.layered import by_layer
 from archs.registry import by_gguf_name, of_file
 from archs.validation.model_validators import check_model, faults
@@ -77,7 +77,7 @@ def test_layers_are_declared_as_their_tensors_show(name: str) -> None:
     for prefix in layers:
         roles, layer = grouped[prefix], int(prefix.split(".")[1])
         shown = mixer(roles, architecture.name), net(roles), arrangement(roles, grouped[""], architecture.name)
-        assert layer_kind(architecture.block, keys, layer, roles) == LayerKind(*shown), prefix  # type: ignore[arg-type]
+        assert type_of_layer(architecture.block, keys, layer, roles) == LayerType(*shown), prefix  # type: ignore[arg-type]
 
 
 def changed(name: str, keys: Mapping[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
@@ -183,7 +183,7 @@ def test_layers_without_any_tensor_of_a_mixer_or_a_net_have_none(
     _, metadata, whole = changed(name, {})
     tensors = without(whole, f"blk.{layer}.", *roles)
     model = Model(metadata, tensors)
-    kind = model.network.kind(model.network.layers[layer])
+    kind = model.network.layer_type(model.network.layers[layer])
     assert getattr(kind, lacks) == "none"
     assert "none" not in (kind.mixer if lacks == "net" else kind.net)
     assert np.isfinite(model.forward(np.arange(5))).all()
@@ -224,7 +224,9 @@ def test_keys_that_name_no_layer_of_experts_leave_it_to_the_tensors() -> None:
     architecture, metadata, tensors = changed("ernie4-5-moe", {})
     del metadata["ernie4_5-moe.interleave_moe_layer_step"]
     check_model(architecture, metadata, tensors)
-    kinds = [Model(metadata, tensors).network.kind(layer).net for layer in Model(metadata, tensors).network.layers]
+    kinds = [
+        Model(metadata, tensors).network.layer_type(layer).net for layer in Model(metadata, tensors).network.layers
+    ]
     assert kinds == ["dense", "experts", "experts"]
 
 
@@ -232,7 +234,7 @@ def test_keys_that_name_no_layer_of_experts_leave_it_to_the_tensors() -> None:
 def test_layers_of_full_attention_where_no_key_says_them(name: str, mixer: str, period: int) -> None:
     architecture = by_gguf_name(name)
     keys = Keys.of(architecture, {f"{name}.block_count": 16})
-    mixers = [layer_kind(architecture.block, keys, i, ("attn_qkv.weight",)).mixer for i in range(16)]
+    mixers = [type_of_layer(architecture.block, keys, i, ("attn_qkv.weight",)).mixer for i in range(16)]
     assert mixers == [*[mixer] * (period - 1), "attention"] * (16 // period)
 
 
@@ -245,15 +247,17 @@ def test_tensors_say_which_layers_have_experts_where_keys_cannot(name: str) -> N
         architecture, {f"{name}.block_count": 4, f"{name}.expert_count": 4, f"{name}.attention.head_count": 2}
     )
     roles = "ffn_up.weight", "ffn_gate_inp.weight"
-    nets = [layer_kind(architecture.block, keys, 3, {role}).net for role in roles]
+    nets = [type_of_layer(architecture.block, keys, 3, {role}).net for role in roles]
     assert nets == ["dense", "experts"]
-    assert layer_kind(architecture.block, keys, 3, {"ffn_up_shexp.weight"}).net == "experts"  # what it is refused for
+    assert (
+        type_of_layer(architecture.block, keys, 3, {"ffn_up_shexp.weight"}).net == "experts"
+    )  # what it is refused for
 
 
 def test_a_layer_of_latents_may_be_of_an_old_conversion() -> None:
     block = by_gguf_name("deepseek2").block
     found = [
-        layer_kind(block, Keys("deepseek2", {"deepseek2.expert_count": 0}), 0, roles).mixer
+        type_of_layer(block, Keys("deepseek2", {"deepseek2.expert_count": 0}), 0, roles).mixer
         for roles in ({"attn_kv_a_mqa.weight", "attn_kv_b.weight"}, {"attn_kv_a_mqa.weight", "attn_k_b.weight"})
     ]
     assert found == ["mla_widened", "mla"]

@@ -1,6 +1,6 @@
-"""How much a template may come to, in characters and rounds of loops: an estimate from its syntax tree, nothing is run.
+"""Estimate how many characters and loop rounds a template may produce, from its syntax tree; nothing is run.
 
-What only a conversation decides counts as a message's length, or as the messages of a short chat.
+Values that only a conversation decides count as one message's length, or as the messages of a short chat.
 """
 
 import re
@@ -10,27 +10,27 @@ from typing import Any
 
 from jinja2 import nodes
 
-from .folding import Values, fold, name_of, number
+from .constant_folding import Constants, fold, name_of, number
 
 UNKNOWN_TEXT, UNKNOWN_ROUNDS = 100.0, 8.0
 LARGE = 10_000  # a list of so many items is gone through, one of fewer may be the messages
-MOST = 10**18
+MAX_COST = 10**18
 WIDTH = re.compile(r"%[^%A-Za-z]*?(\d+)[^%A-Za-z]*?(\d*)[A-Za-z]|\{[^{}]*:[^{}]*?(\d+)[^{}]*?(\d*)")
 PADDING = frozenset({"center", "ljust", "rjust", "zfill", "batch", "slice", "expandtabs"})
 
 
 @dataclass
-class Work:
-    """values: what names stand for. given: lengths of names that are supposed to be known."""
+class CostEstimate:
+    """The cost of parts of a template. values: constants by name. given: lengths to assume for some names."""
 
-    values: Values
+    values: Constants
     macros: Mapping[str, nodes.Macro]
     given: Mapping[str, float] = field(default_factory=dict)
     _known: dict[int, float] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)
 
-    def of(self, statements: Iterable[nodes.Node]) -> float:
-        """Of statements, one after the other."""
+    def total(self, statements: Iterable[nodes.Node]) -> float:
+        """Return the cost of statements, one after the other."""
         return sum(map(self._statement, statements))
 
     def _statement(self, node: nodes.Node) -> float:
@@ -38,12 +38,12 @@ class Work:
             case nodes.Macro():
                 return 0  # until it is called
             case nodes.For():
-                return self._rounds(node) * (1 + self.of(node.body)) + self.text(node.iter) + self.of(node.else_)
+                return self._rounds(node) * (1 + self.total(node.body)) + self.text(node.iter) + self.total(node.else_)
             case nodes.CallBlock():
-                return self.text(node.call) * (1 + self.of(node.body))
+                return self.text(node.call) * (1 + self.total(node.body))
             case nodes.Expr():
                 return self.text(node)
-        return self.of(node.iter_child_nodes())
+        return self.total(node.iter_child_nodes())
 
     def _rounds(self, loop: nodes.For) -> float:
         length = self.text(loop.iter)
@@ -55,10 +55,10 @@ class Work:
         return length if length > LARGE else UNKNOWN_ROUNDS
 
     def text(self, node: Any) -> float:
-        """The length that an expression's value may have, and what it takes to make it."""
+        """Return the possible length of an expression's value plus the cost of computing it."""
         if id(node) not in self._known:
             self._known[id(node)] = UNKNOWN_TEXT
-            self._known[id(node)] = min(self._text(node), MOST)
+            self._known[id(node)] = min(self._text(node), MAX_COST)
         return self._known[id(node)]
 
     def _text(self, node: Any) -> float:
@@ -90,9 +90,9 @@ class Work:
         if name in self._open or name not in self.values.names:
             return UNKNOWN_TEXT
         self._open.add(name)
-        found = max(map(self.text, self.values.names[name]))
+        length = max(map(self.text, self.values.names[name]))
         self._open.discard(name)
-        return found
+        return length
 
     def _call(self, name: str, call: nodes.Call) -> float:
         passed = sum(map(self.text, call.args))
@@ -100,12 +100,12 @@ class Work:
             return self._largest(call.args, 1)
         if name in self.macros and name not in self._open:
             self._open.add(name)
-            passed += self.of(self.macros[name].body)
+            passed += self.total(self.macros[name].body)
             self._open.discard(name)
         return passed + 1
 
     def _method(self, name: str, target: Any, arguments: list[Any]) -> float:
-        """A filter or a method of its name."""
+        """Return the cost of a filter or a method by its name."""
         base, passed = self.text(target), sum(map(self.text, arguments))
         if name == "format":
             return self._formatted(target, arguments)
@@ -121,21 +121,21 @@ class Work:
         return base + passed
 
     def _formatted(self, pattern: Any, arguments: list[Any]) -> float:
-        found = fold(pattern, self.values)
-        text = found if isinstance(found, str) else ""
-        widths = [int(each) for found in WIDTH.findall(text) for each in found if each]
+        constant = fold(pattern, self.values)
+        text = constant if isinstance(constant, str) else ""
+        widths = [int(each) for constant in WIDTH.findall(text) for each in constant if each]
         if "*" in text:
             parts = [part for each in arguments for part in getattr(each, "items", (each,))]
             widths += [abs(number(part, self.values) or 0) for part in parts]
-        return self.text(pattern) + sum(map(self.text, arguments)) + min(sum(widths), MOST)
+        return self.text(pattern) + sum(map(self.text, arguments)) + min(sum(widths), MAX_COST)
 
     def _largest(self, arguments: Iterable[Any], default: int) -> float:
-        """The largest number among arguments that are plain ones."""
+        """Return the largest constant number among arguments."""
         counts = [abs(count) for argument in arguments if (count := number(argument, self.values))]
-        return float(min(max(counts, default=default), MOST))
+        return float(min(max(counts, default=default), MAX_COST))
 
 
-def growth(value: nodes.Expr, name: str, values: Values, macros: Mapping[str, nodes.Macro]) -> float:
-    """By how much longer a value gets with what `name` stands for: 2 where it is doubled, 0 where it is not used."""
-    none, much = (Work(values, macros, {name: length}).text(value) for length in (0.0, 1e9))
-    return (much - none) / 1e9
+def growth_factor(value: nodes.Expr, name: str, values: Constants, macros: Mapping[str, nodes.Macro]) -> float:
+    """Return the factor by which a value grows with the length of `name`: 2 if it is doubled, 0 if it is not used."""
+    without, with_long = (CostEstimate(values, macros, {name: length}).text(value) for length in (0.0, 1e9))
+    return (with_long - without) / 1e9

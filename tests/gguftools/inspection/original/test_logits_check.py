@@ -16,16 +16,16 @@ from typer.testing import CliRunner
 from gguftools.__main__ import build_app
 from gguftools.cli.ui import print_report
 from gguftools.conversion.convert import convert
+from gguftools.inspection.original import logits_check
+from gguftools.inspection.original.logits_check import check_output, require_checkable
 from gguftools.io.checkpoint.folder import open_checkpoint
-from gguftools.measurement import checking
-from gguftools.measurement.checking import check_output, require_checkable
 from gguftools.writing.options import WriteOptions
 from gguftools.writing.report import LogitReport
 from quants.errors import ModelError, OptionError
 
-from ... import zoo_build
-from ...conftest import ROOT
-from ...zoo import ZOO
+from .... import zoo_build
+from ....conftest import ROOT
+from ....zoo import ZOO
 
 MODEL = ROOT / "examples" / "austen-4m"
 
@@ -80,7 +80,7 @@ def test_verdict(difference, exact, passed, said, tmp_path, capsys):
 
 @pytest.mark.parametrize(("exact", "exit_code"), [(True, 1), (False, 0)])
 def test_exit_code(torch_found, monkeypatch, tmp_path, exact, exit_code):
-    monkeypatch.setattr("gguftools.measurement.checking.check_output", lambda *_: LogitReport(1, 32, 0.1, exact))
+    monkeypatch.setattr(logits_check, "check_output", lambda *_: LogitReport(1, 32, 0.1, exact))
     code, said = run(MODEL, "-o", tmp_path / "out.gguf", "--check", 1)
     assert code == exit_code
     assert "within 0.1 std of transformers' on 1 random prompt: " in said
@@ -110,8 +110,8 @@ def compared(monkeypatch, folder, model, config, error=0.0):
         found[1] = found[1] + np.float32(error) * (np.arange(40) == 7)
         return found
 
-    monkeypatch.setattr(checking, "load", lambda _: model)
-    monkeypatch.setattr(checking, "_truth", truth)
+    monkeypatch.setattr(logits_check, "load", lambda _: model)
+    monkeypatch.setattr(logits_check, "_truth", truth)
     return check_output(output, folder, 3), asked
 
 
@@ -138,8 +138,8 @@ def test_a_decoder_begins_with_its_own_token(monkeypatch, tmp_path):
 
 
 def test_logits_of_another_shape(monkeypatch, tmp_path):
-    monkeypatch.setattr(checking, "load", lambda _: Echo())
-    monkeypatch.setattr(checking, "_truth", lambda model, folder, prompts: [np.zeros((9, 41))] * len(prompts))
+    monkeypatch.setattr(logits_check, "load", lambda _: Echo())
+    monkeypatch.setattr(logits_check, "_truth", lambda model, folder, prompts: [np.zeros((9, 41))] * len(prompts))
     (tmp_path / "config.json").write_text("{}")
     output = convert(MODEL, tmp_path / "out.gguf").outputs[0]
     with pytest.raises(ModelError, match=r"gives logits \(9, 40\), transformers \(9, 41\)"):

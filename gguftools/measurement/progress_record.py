@@ -34,7 +34,7 @@ ANEW = "delete it to start anew, or name another file"
 Doubles = NDArray[np.float64]
 
 
-class Record:
+class ProgressRecord:
     """Values of windows, float64 (predictions, columns), by number. fd: the open file, locked. sizes: predictions."""
 
     def __init__(self, fd: int, path: Path, sizes: Sequence[int], columns: int) -> None:
@@ -46,7 +46,7 @@ class Record:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is noted in it that would be missed."""
+        """Return whether nothing is noted in it that would be missed."""
         return not self._values and not self._noted
 
     def earlier(self, window: int) -> Doubles | None:
@@ -64,7 +64,7 @@ class Record:
         self._add({OUTPUT: state})
 
     def is_output(self, path: Path) -> bool:
-        """Whether an earlier run wrote this file to its end, and gave it its name."""
+        """Return whether an earlier run wrote this file to its end, and gave it its name."""
         return self._output is not None and state_of(path) == self._output
 
     def _add(self, entry: Any) -> None:
@@ -86,7 +86,7 @@ class Record:
         return end
 
     def _take(self, line: bytes) -> bool:
-        """Whether a line is whole, and says what one of ours would."""
+        """Return whether a line is whole, and says what one of ours would."""
         if not line.endswith(b"\n"):
             return False
         try:
@@ -107,7 +107,7 @@ class Record:
 
 
 @contextmanager
-def recorded(
+def progress_record(
     path: Path,
     plan: dict[str, Any],
     files: Sequence[Path],
@@ -115,7 +115,7 @@ def recorded(
     columns: int,
     reads: InputFiles,
     keep: bool = False,
-) -> Iterator[Record]:
+) -> Iterator[ProgressRecord]:
     """Go on with a record, or begin one; it is removed when the block ends, and stays if that raises.
 
     plan: what is measured, in words and digests. files: that must be as they were. sizes: predictions of each window.
@@ -129,9 +129,9 @@ def recorded(
     with explained(path, 0):
         fd, lines = claim(path, head, KEY, path)
     try:
-        if lines and (found := json.loads(lines[0])) != head:
-            raise FileError(f"{path} is the record of another measurement: {_difference(found, head)}", ANEW)
-        record = Record(fd, path, sizes, columns)
+        if lines and (earlier := json.loads(lines[0])) != head:
+            raise FileError(f"{path} is the record of another measurement: {_difference(earlier, head)}", ANEW)
+        record = ProgressRecord(fd, path, sizes, columns)
         try:
             yield record
         except BaseException:
@@ -146,13 +146,13 @@ def recorded(
 
 def remove_record(path: PathLike | None) -> None:
     """Remove a record, if there is one: what was found is written."""
-    found = None if path is None else as_path(path, "the record")
-    if found is None or not is_list(found, KEY):
+    target = None if path is None else as_path(path, "the record")
+    if target is None or not is_list(target, KEY):
         return
-    fd = open_to_lock(found)
+    fd = open_to_lock(target)
     try:
         if lock(fd):  # else another run has just begun with it
-            remove_own(fd, found)
+            remove_own(fd, target)
     finally:
         os.close(fd)
 
@@ -165,16 +165,16 @@ def check_apart(*outputs: PathLike | None) -> None:
             raise OptionError(f"{path} cannot be two outputs at once", "name another file for one of them")
 
 
-def _difference(found: dict[str, Any], head: dict[str, Any]) -> str:
+def _difference(earlier: dict[str, Any], head: dict[str, Any]) -> str:
     """What is not as it was, in words."""
-    if found.get("files") != head["files"]:
-        before = {name: numbers for name, *numbers in found.get("files") or ()}
+    if earlier.get("files") != head["files"]:
+        before = {name: numbers for name, *numbers in earlier.get("files") or ()}
         for name, *numbers in head["files"]:
             if before.get(name) != numbers:
                 return f"{name} was changed since" if name in before else f"{name} was not measured there"
-        same = sorted(map(str, found["files"])) == sorted(map(str, head["files"]))
+        same = sorted(map(str, earlier["files"])) == sorted(map(str, head["files"]))
         return "its files are in another order" if same else "it has more files"
-    before, now = found.get("plan") or {}, head["plan"]
+    before, now = earlier.get("plan") or {}, head["plan"]
     for name, value in now.items():
         if before.get(name) != value:
             long = max(len(str(value)), len(str(before.get(name)))) > 40
