@@ -3,7 +3,7 @@
 import torch
 
 from ..graph import encoder_operations as op
-from ..relative_bias import relative_bias
+from ..graph.encoder_text import relative_bias
 from .attention import Masked, attend
 from .context import DeviceContext
 from .plain_operations import masked
@@ -45,8 +45,8 @@ def _frame_convolution(context: DeviceContext, o: op.FrameConvolution, read: Val
     padded = torch.nn.functional.pad(x, (0, 0, taps // 2, taps // 2))
     around = padded.unfold(0, taps, 1)  # (frames, channels, taps)
     if o.each:
-        return (around * kernel.reshape(-1, taps)).sum(dim=2) + bias  # type: ignore[no-any-return]
-    return around.reshape(len(x), -1) @ kernel.reshape(len(kernel), -1).T + bias  # type: ignore[no-any-return]
+        return (around * kernel.reshape(-1, taps)).sum(dim=2) + bias
+    return around.reshape(len(x), -1) @ kernel.reshape(len(kernel), -1).T + bias
 
 
 @computes(op.FrameNorm)

@@ -40,7 +40,7 @@ class Run:
             elif node.value.rows == "some" and any(values(each) is None for each in node.operation.inputs()):
                 values.by_number[number] = None
             else:
-                with context.forward.timed(node.kind):
+                with context.forward.timed(node.category):
                     values.by_number[number] = COMPUTE[type(node.operation)](context, node.operation, values)
             if number in graph.checked:
                 _check_finite(context.forward, graph.checked[number], values.by_number[number])

@@ -50,11 +50,11 @@ def _layer_norm(context: DeviceContext, o: op.LayerNorm, read: Values) -> torch.
 def _candidates(context: DeviceContext, o: op.Candidates, read: Values) -> torch.Tensor | None:
     given = read(o.x)
     if o.of == "entries":
-        return given if given.shape[1] > o.most else None
+        return given if given.shape[1] > o.top_k else None
     kept: torch.Tensor = given.values if o.of in ("values", "weighted means") else given.keys
     kept = kept.reshape(context.texts, -1, kept.shape[2])
     count = kept.shape[1] // o.size if o.of != "blocks" else -(-kept.shape[1] // o.size)
-    if count <= o.most:
+    if count <= o.top_k:
         return None
     if o.of == "means":
         return _pooled(context, o.layer, kept, o.size)
@@ -123,7 +123,7 @@ def _block_scores(context: DeviceContext, o: op.BlockScores, read: Values) -> to
 def _top_keys(context: DeviceContext, o: op.TopKeys, read: Values) -> torch.Tensor:
     """Return the mask of selected keys of each text, (texts, heads, tokens, keys)."""
     scores: torch.Tensor = read(o.x)
-    best = scores.topk(min(o.most, scores.shape[3]), dim=3)
+    best = scores.topk(min(o.top_k, scores.shape[3]), dim=3)
     shown = best.values.masked_fill(best.values > -torch.inf, 0)
     hidden = torch.full_like(scores, -torch.inf).scatter(3, best.indices, shown)
     if o.rest:
@@ -213,7 +213,7 @@ def _seen_entries(
 ) -> torch.Tensor:
     """Return 0 for the entries that tokens see, -inf for others: (texts, 1, tokens, blocks)."""
     if o.chosen is not None and (chosen := read(o.chosen)) is not None:
-        return chosen[..., : entries.shape[1]]  # type: ignore[no-any-return]
+        return chosen[..., : entries.shape[1]]
     after = torch.arange(entries.shape[1], device=context.device) >= (at[:, None] + 1) // o.ratio
     shown = torch.zeros(after.shape, device=context.device).masked_fill(after, -torch.inf)
     return shown.expand(context.texts, 1, -1, -1)

@@ -143,8 +143,8 @@ def _wkv7(context: DeviceContext, o: op.Wkv7, read: Values) -> torch.Tensor:
     return _by_head(context, o.layer, step, *(read(each) for each in (o.x, o.r, o.k, o.w, o.a, o.b)))
 
 
-@computes(op.ReadItself)
-def _read_itself(context: DeviceContext, o: op.ReadItself, read: Values) -> torch.Tensor:
+@computes(op.CurrentTokenBonus)
+def _current_token_bonus(context: DeviceContext, o: op.CurrentTokenBonus, read: Values) -> torch.Tensor:
     scores = read(o.r) * read(o.k)
     if o.role:
         scores = scores * context.weights.need_array(o.layer, f"{o.role}.weight").reshape(-1, o.k.shape[-1])
@@ -162,20 +162,20 @@ def _lerp(context: DeviceContext, o: op.Lerp, read: Values) -> torch.Tensor:
 @computes(op.KeepValues)
 def _keep_values(context: DeviceContext, o: op.KeepValues, read: Values) -> torch.Tensor:
     context.forward.first_values = read(o.x)
-    return read(o.x)  # type: ignore[no-any-return]
+    return read(o.x)
 
 
 @computes(op.MixValues)
 def _mix_values(context: DeviceContext, o: op.MixValues, read: Values) -> torch.Tensor:
     x, first = read(o.x), context.forward.first_values
-    return x if first is None else x + (first - x) * read(o.gate)  # type: ignore[no-any-return]
+    return x if first is None else x + (first - x) * read(o.gate)
 
 
 @computes(op.L2Norm)
 def _l2_norm(context: DeviceContext, o: op.L2Norm, read: Values) -> torch.Tensor:
     x: torch.Tensor = read(o.x)
     squares = x.square().sum(dim=-1, keepdim=True)
-    return x / (squares.sqrt().clamp(min=o.eps) if o.is_least else (squares + o.eps).sqrt())
+    return x / (squares.sqrt().clamp(min=o.eps) if o.eps_is_minimum else (squares + o.eps).sqrt())
 
 
 @computes(op.GroupNorm)

@@ -120,7 +120,7 @@ def _next_state(context: DeviceContext, o: op.NextState, read: Values) -> torch.
     out, resting = read(o.given), read(o.x)[:, context.hparams.width :]
     stack, low_passes = (int(context.keys.need(key)) for key in ("hrm.layers_per_stack", "hrm.l_cycles"))
     if o.layer.index + 1 == len(forward.network.layers):
-        return out  # type: ignore[no-any-return]
+        return out
     if (o.layer.index + 1) % stack == 0:
         state = context.norm(forward.global_tensors, "output_norm", out)
         number, out = o.layer.index // stack, state + resting
@@ -132,7 +132,7 @@ def _next_state(context: DeviceContext, o: op.NextState, read: Values) -> torch.
 def _read_residuals(context: DeviceContext, o: op.ReadResiduals, read: Values) -> torch.Tensor:
     x, width = read(o.x), context.hparams.width
     if x.shape[1] == width:
-        return x  # type: ignore[no-any-return]
+        return x
     each = x.reshape(len(x), -1, width)
     scores = rms_norm(each, None, context.hparams.eps) @ context.weights.need_array(o.layer, f"{o.role}.weight")
     mean: torch.Tensor = (torch.softmax(scores, dim=-1)[:, None] @ each)[:, 0]

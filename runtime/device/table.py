@@ -31,14 +31,10 @@ class Values:
 
 def computes(
     operation: type[OneOperation],
-) -> Callable[
-    [Callable[[DeviceContext, OneOperation, Values], Any]], Callable[[DeviceContext, OneOperation, Values], Any]
-]:
+) -> Callable[[Callable[[DeviceContext, OneOperation, Values], Any]], Compute]:
     """Register the function that computes operations of this type."""
 
-    def entered(
-        function: Callable[[DeviceContext, OneOperation, Values], Any],
-    ) -> Callable[[DeviceContext, OneOperation, Values], Any]:
+    def entered(function: Callable[[DeviceContext, OneOperation, Values], Any]) -> Compute:
         COMPUTE[operation] = function
         return function
 
