@@ -7,6 +7,8 @@ VENV ?= .venv
 PYTHONS ?= 3.10 3.11 3.12 3.13
 NUMBAS ?= 0.61 0.62 0.63 0.64 0.65 0.66 0.67 0.68
 RUN = $(VENV)/bin
+# Where this is set, each worker rewrites the assertions of all tests anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests that need no more than a plain installation and take a minute or two
 FAST = tests/archs/test_families.py tests/archs/vocab tests/gguftools/io/gguf tests/gguftools/test_cli.py \
 	tests/gguftools/conversion/test_convert.py tests/gguftools/conversion/test_export.py \

@@ -33,7 +33,7 @@ def with_head(architecture: Architecture, config: Config) -> Architecture:
 
 
 def headed(architecture: Architecture, tensors: Tensors) -> Architecture:
-    """Return the architecture of a file with these tensors, for its export, with the file's head."""
+    """Return the architecture for the export of a file with these tensors, with a rule for its head."""
     inner = architecture.config_from_gguf
     if "cls.output.weight" not in tensors or isinstance(inner, NotExportable):
         return architecture

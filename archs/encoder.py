@@ -251,13 +251,16 @@ def at(source: str, name: str, targets: Mapping[str, Target]) -> dict[str, Targe
     return {f"{source}{each}": full(target) for each, target in targets.items()}
 
 
-# Layers as most checkpoints name them, CLIP's and SigLIP's.
+# Parts of layers as several models name them.
+QKV = {f"self_attn.{letter}_proj": f"attn_{letter}" for letter in "qkv"}
+GATED_NET = {f"mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")}
+LLAMA_ATTENTION = {"input_layernorm": "ln1", "post_attention_layernorm": "ln2", **QKV, "self_attn.o_proj": "attn_out"}
+WHISPER_ATTENTION = {"self_attn_layer_norm": "ln1", "final_layer_norm": "ln2", **QKV, "self_attn.out_proj": "attn_out"}
+FUSED_ATTENTION = {"norm1": "ln1", "norm2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out"}
 CLIP_LAYER: dict[str, Target] = {
     "layer_norm1": "ln1",
     "layer_norm2": "ln2",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
+    **QKV,
     "self_attn.out_proj": "attn_out",
     "mlp.fc1": "ffn_up",
     "mlp.fc2": "ffn_down",

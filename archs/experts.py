@@ -69,7 +69,7 @@ def dense_layers(keys: GgufKeys | Mapping[str, Any], tensors: Tensors) -> Config
 
 
 def net_types(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Return `dense_layers` as one word a layer, without MTP layers."""
+    """Return `mlp_layer_types` ("dense" or "sparse" for each layer), without MTP layers."""
     count = keys["block_count"] - keys.get("nextn_predict_layers")
     dense = dense_layers({"block_count": count}, tensors)["mlp_only_layers"]
     return {"mlp_layer_types": ["dense" if layer in dense else "sparse" for layer in range(count)]}

@@ -25,7 +25,7 @@ RECURRENT, PERIOD = "attention.recurrent_layers", "full_attention_interval"
 LAYER = re.compile(r"blk\.([0-9]+)\.(.+)")
 SHAPES = {"eh_proj": (1, 2), "enorm": (1,), "hnorm": (1,), "shared_head_norm": (1,)}  # in widths of the model
 MEAN = {f"output_hc_{each}.weight": f"nextn.hc_head_{each}.weight" for each in ("norm", "down", "up")}  # of streams
-MAX_LAYERS = 10_000  # layers
+MAX_LAYERS = 10_000
 
 
 def trunk_of(metadata: Mapping[str, Any]) -> tuple[int, int]:
@@ -38,10 +38,10 @@ def trunk_of(metadata: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def for_each_layer(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys with an item for each MTP layer too, in lists that end with the trunk: the first layer's value.
+    """Return the keys with items for the MTP layers appended to lists that have only the trunk's layers.
 
-    Published code takes the attention type of such layers so (vLLM's of EXAONE MoE); an indexer of theirs is full.
-    Where a period selects the recurrent layers, these are not recurrent.
+    Each item is the first layer's value, as in published code (vLLM's of EXAONE MoE). If a period selects the recurrent
+    layers, MTP layers are not recurrent.
     """
     (trunk, mtp_layers), name = trunk_of(metadata), metadata.get("general.architecture")
     keys = dict(metadata.items())
@@ -57,7 +57,7 @@ def for_each_layer(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_the_first(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `for_each_layer` where all layers are like the first MTP layer."""
+    """Return `for_each_layer` with the first MTP layer's items for all layers."""
     (trunk, mtp_layers), name = trunk_of(metadata), metadata.get("general.architecture")
     keys = for_each_layer(metadata)
     for key, rule in MODEL.items():
@@ -150,7 +150,7 @@ def _stand_ins(beyond: Tensors, trunk: int) -> Tensors:
 
 
 def _of_the_first(problems: Iterable[Fault], trunk: int) -> list[Fault]:
-    """Return faults of stand-in trunk layers as those of the MTP layer that they copy."""
+    """Return faults of the copies that replace a missing trunk as those of the MTP layer that they copy."""
     named = (replace(each, where=re.sub(r"^blk\.[0-9]+", f"blk.{trunk}", each.where)) for each in problems)
     return list(dict.fromkeys(named))
 

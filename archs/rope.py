@@ -138,8 +138,8 @@ def yarn_settings(keys: GgufKeys, scale: float = 10) -> ConfigKeys:
 
 
 def scaled_by_type(keys: GgufKeys, full: str = "full_attention") -> ConfigKeys:
-    """Return linear or YaRN scaling of layers of the type `full`, for classes that apply it to all layers unless types
-    are named.
+    """Return linear or YaRN scaling for layers of the type `full` only, by layer type: classes apply settings without a
+    type to all layers.
     """
     if keys.stored("rope.scaling.type") not in ("linear", "yarn"):
         return {}

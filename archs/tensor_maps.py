@@ -14,6 +14,12 @@ from .spec import Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Ten
 from .transforms import channels_and_taps, column, in_groups, negative_exp
 
 MATRICES = ("gate_proj", "up_proj", "down_proj")
+QKV: dict[str, Target] = {f".self_attn.{letter}_proj": f"attn_{letter}" for letter in "qkv"}
+NEOX_NET: dict[str, Target] = {".mlp.dense_h_to_4h": "ffn_up", ".mlp.dense_4h_to_h": "ffn_down"}
+MIXTRAL_EXPERTS: dict[str, Target] = {
+    f".block_sparse_moe.experts.{{e}}.{source}": TensorMap(f"ffn_{name}_exps", stack=True)
+    for source, name in (("w1", "gate"), ("w2", "down"), ("w3", "up"))
+}
 
 
 def gated_net(source: str, suffix: str = "", matrices: tuple[str, str, str] = MATRICES) -> dict[str, Target]:
@@ -34,8 +40,8 @@ def kv_heads_where(attends: Callable[[Config], Iterable[bool]]) -> Computed:
 
 @dataclass(frozen=True)
 class NotExportable:
-    """`config_from_gguf` of families whose files make no checkpoint of their class. reason: what is missing, or what
-    they become instead.
+    """`config_from_gguf` of families that cannot be exported. reason: what is missing, or the class to export to
+    instead.
     """
 
     reason: str
@@ -49,12 +55,12 @@ not_exportable = NotExportable("its files do not tell all of its config")
 
 
 def becomes(hf_class: str) -> NotExportable:
-    """Return the refusal for wrappers whose text part is written as another class."""
+    """Return a refusal to export: the text part of such multimodal classes is exported as another class."""
     return NotExportable(f"its text part becomes {hf_class}")
 
 
 def as_it_is(config: Config, tensors: Tensors) -> Tensors:
-    """Implement `prepare_export` for files without anything that `prepare` changes."""
+    """Implement `prepare_export` where tensors have the names of checkpoints already."""
     return tensors
 
 

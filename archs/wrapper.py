@@ -2,6 +2,7 @@
 config.json, tensors and a preprocessor's file again.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,6 +93,16 @@ def inverse(name: str, otherwise: int = 1) -> Callable[[Files], float]:
 def square(name: str = "vision.image_size") -> Callable[[Files], dict[str, int]]:
     """Return a function that gives height and width, both a key of the encoders' file."""
     return lambda files: dict.fromkeys(("height", "width"), int(files.keys[name]))
+
+
+def head_width(part: str = "vision") -> Callable[[Files], int]:
+    """Return a function that gives the width of an encoder's heads."""
+    return lambda files: int(files.keys[f"{part}.embedding_length"]) // int(files.keys[f"{part}.attention.head_count"])
+
+
+def positions_side(files: Files) -> int:
+    """Return the pixels a side of an image for which there are as many learned positions as patches."""
+    return math.isqrt(files.shape("v.position_embd.weight")[0]) * int(files.keys["vision.patch_size"])
 
 
 def edge(which: str, name: str = "vision.image_size") -> Callable[[Files], dict[str, int] | None]:

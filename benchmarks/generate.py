@@ -145,7 +145,7 @@ def copy_speed(threads: int) -> float:
 def measure(path: Path, options: argparse.Namespace) -> None:
     """Print a file's rows."""
     opened = gguftools.open(path)
-    model = opened.running(options.threads)
+    model = gguftools.load(opened, threads=options.threads)
     caches = {kind: cache_at(model, options.at, kind) for temperature, kind in WAYS.values() if temperature is None}
     reference = None if options.llama_bench else Reference(path, options.threads, not options.no_repack)
     for temperature, kind in WAYS.values():  # what is compiled is so before anything counts

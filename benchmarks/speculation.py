@@ -85,7 +85,7 @@ def compare(model: gguftools.Model, draft: gguftools.Model, prompt: list[int], o
     ways: dict[str, dict[str, Any]] = {f"model, {k}": {"draft": draft, "drafting": Drafting(k)} for k in (1, 2, 3, 4)}
     ways["lookup"] = {"draft": "lookup"}
     shares: dict[str, tuple[float, float]] = {}  # of what was drafted, what stood; tokens a cycle
-    nets = [each.running(options.threads) for each in (model, draft)]
+    nets = [gguftools.load(each, threads=options.threads) for each in (model, draft)]
     timed, found = [], {name: list[tuple[float, float, float, bool]]() for name in ways}
     for _ in range(options.rounds):
         alone, (costs,) = timed_costs(nets[0], nets[1:], prompt, MAX_BY_LOOKUP, len(prompt))
@@ -138,7 +138,7 @@ def main() -> None:
             model.save(options.draft, "Q2_K", allow_requantize=True)
         draft = gguftools.open(options.draft)
         ids = model.tokenizer.encode(options.file.read_text(encoding="utf-8")[:8192])[: 2 * PASSAGE]
-        passes_with_states(model.running(options.threads), ids[:PASSAGE])
+        passes_with_states(gguftools.load(model, threads=options.threads), ids[:PASSAGE])
         print("\ngoing on with a text")
         compare(model, draft, ids[:PASSAGE], options)
         print("\ncopying a text")

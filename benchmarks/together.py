@@ -65,7 +65,7 @@ def reference_speeds(options: argparse.Namespace, path: Path) -> dict[int, float
 
 def measure(path: Path, options: argparse.Namespace) -> None:
     """Print a file's rows."""
-    model = gguftools.open(path).running(options.threads)
+    model = gguftools.load(gguftools.open(path), threads=options.threads)
     ours, processor, theirs = (dict.fromkeys(options.texts, start) for start in (0.0, float("inf"), 0.0))
     our_speed(model, 2, argparse.Namespace(prompt=2, tokens=2))  # what is compiled is so before anything counts
     for _ in range(options.rounds):

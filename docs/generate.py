@@ -158,11 +158,21 @@ def older_spellings() -> str:
     return "; ".join(f"`{command} {old}` for `{new}`" for command, old, new in flags) + ".\n"
 
 
+SCRIPTS = {  # how llama.cpp spells its scripts; names that its present versions do not have are left out
+    "convert-hf-to-gguf": "convert_hf_to_gguf.py",
+    "convert-lora-to-gguf": "convert_lora_to_gguf.py",
+    "gguf-hash": "gguf_hash.py",
+    "gguf-split": "",
+    "llama-run": "",
+}
+
+
 def programs() -> str:
     rows = []
     for new in dict.fromkeys(PROGRAMS.values()):
-        if olds := [old for old, meant in PROGRAMS.items() if meant == new and re.search("llama|gguf", old)]:
-            rows.append((", ".join(f"`{old}`" for old in olds), f"`gguftools {new}`"))
+        olds = [old for old, meant in PROGRAMS.items() if meant == new and re.search("llama|gguf", old)]
+        if names := [name for old in olds if (name := SCRIPTS.get(old, old))]:
+            rows.append((", ".join(f"`{name}`" for name in names), f"`gguftools {new}`"))
     return table(("its program or script", "here"), rows)
 
 
@@ -316,8 +326,8 @@ def _type(key: archs.schema.Key) -> str:
 def _bounds(key: archs.schema.Key) -> str:
     if values := key.choices or key.known:
         return ", ".join(map(str, values))
-    least = "" if not key.least else "above 0" if key.least == archs.schema.TINY else f"{key.least} or more"
-    return ", ".join(filter(None, (least, "one a layer" if key.per_layer else "", "may be ∞" if key.infinite else "")))
+    lowest = "" if not key.minimum else "above 0" if key.minimum == archs.schema.TINY else f"{key.minimum} or more"
+    return ", ".join(filter(None, (lowest, "one a layer" if key.per_layer else "", "may be ∞" if key.infinite else "")))
 
 
 def _meaning(key: archs.schema.Key) -> str:

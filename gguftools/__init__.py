@@ -42,7 +42,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.measurement.importance": "imatrix",
     "gguftools.measurement.options": "DivergenceOptions EvaluationOptions ImatrixOptions PerplexityOptions",
     "gguftools.measurement.perplexity": "perplexity",
-    "gguftools.metadata.edit": "set_metadata",
+    "gguftools.metadata.edit": "EditOptions set_metadata",
     "gguftools.metadata.operations": "Remove Rename Set SetChatTemplate SetItem SetSpecialToken SetType",
     "gguftools.models.embedding": "embed",
     "gguftools.models.generating": "chat generate",
@@ -61,6 +61,7 @@ __all__ = [
     "ConvertOptions",
     "DivergenceOptions",
     "DraftCheckOptions",
+    "EditOptions",
     "EvaluationOptions",
     "ExpertOptions",
     "GenerateOptions",
@@ -168,7 +169,7 @@ if TYPE_CHECKING:
     from .measurement.importance import imatrix
     from .measurement.options import DivergenceOptions, EvaluationOptions, ImatrixOptions, PerplexityOptions
     from .measurement.perplexity import perplexity
-    from .metadata.edit import set_metadata
+    from .metadata.edit import EditOptions, set_metadata
     from .metadata.operations import Remove, Rename, Set, SetChatTemplate, SetItem, SetSpecialToken, SetType
     from .models.embedding import embed
     from .models.generating import chat, generate

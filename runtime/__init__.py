@@ -1,11 +1,11 @@
 """The runtime: computes a model's logits, to generate text and to measure quality.
 
-`graph` writes a model down as a list of operations, and has the executors that run it: over whole texts, and
-compiled, over a few tokens. `layer.py` (tensors of a layer, numbers of a network, a pass) is what every operation is
-handed; `self_attention`, `latent_attention`, `indexer`, `recurrence`, `feed_forward`, `experts` hold arithmetic of
-larger ones, between `embedding` and `head`; `model.Model` owns it all. Below the parts: `matmul` (products with
-quantized weights, at the `precision` of a pass), `attention`, `rope`, `ops`, and numba in `kernels/`. Keys, values and
-states of tokens seen so far: `kv_cache`. Above the model: `perplexity`, `divergence`,
-`importance`. Choosing tokens: `sampling`. Nothing here is global: threads, precision and what observes belong to a
-`Model`.
+`graph` builds a model's list of operations, and has the executors that run it: one for whole texts, and a compiled one
+for a few tokens. `layer` has what every operation gets: a layer's tensors, the network's numbers, the pass. `mixers`,
+`experts` and `feed_forward` compute the larger operations; `embedding` comes before the layers, `head` after them.
+`model.Model` owns it all.
+
+`products` multiplies with quantized weights; `rope`, `ops` and the numba kernels in `kernels` are below that.
+`kv_cache` holds keys, values and states of earlier tokens. `evaluation` and `importance` measure a model, `sampling`
+selects tokens. Nothing here is global: threads, precision and observers belong to a `Model`.
 """

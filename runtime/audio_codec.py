@@ -6,13 +6,15 @@ Source: llama.cpp b11434, `src/models/wavtokenizer-dec.cpp`; Vocos, whose blocks
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from archs.hparams.file_keys import Keys
 
 from .arrays import Floats, Ids
+from .graph.builder import Graph
 from .graph.encoder_decoder import codes_graph
 from .graph.executors import run
-from .layer import ForwardContext, Layer
-from .products.matmul import gather
+from .layer import ForwardContext, Layer, Network
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,14 @@ def decode_audio_codes(keys: Keys, layers: Mapping[str, Layer]) -> AudioCodec:
 
 def spectra(forward: ForwardContext, model: AudioCodec, codes: Ids) -> Floats:
     """Return the last matrix's output for each code of a clip (frames,): float32 (frames, width)."""
-    x, graphs = gather(forward.global_tensors.need("token_embd.weight"), codes), forward.network.graphs
-    if "codes" not in graphs:
-        own = model.units, model.blocks, model.groups, model.epsilon
-        graphs["codes"] = codes_graph(forward.network, x.shape[1], *own)
-    result: Floats = run(graphs["codes"], forward, x)
+    forward.tokens = codes
+    result: Floats = run(codes_graph_of(forward.network, model), forward, np.empty((0, 0), np.float32))
     return result
+
+
+def codes_graph_of(network: Network, model: AudioCodec) -> Graph:
+    """Return the graph from codes to spectra, built once."""
+    if "codes" not in network.graphs:
+        network.graphs["codes"] = codes_graph(network, model.units, model.blocks, model.groups, model.epsilon)
+    graph: Graph = network.graphs["codes"]
+    return graph

@@ -1,4 +1,4 @@
-"""Beam search: the likeliest texts, found by going on with several beginnings at once.
+"""Beam search: extend several beginnings of a text at once, and keep the likeliest.
 
 Source: arXiv 1609.08144; transformers, generate with num_beams; vLLM, beam_search. As in transformers, the score of a
 text is its log-probability divided by its number of generated tokens to the power of `length_penalty`.
@@ -22,8 +22,8 @@ from .sampling.sampler import Sampler, State
 
 @dataclass(frozen=True)
 class BeamOptions:
-    """width: how many beginnings are kept. length_penalty: above 0, long texts are favoured; below, short ones.
-    early_stopping: end as soon as `width` texts have ended, though others might still become better.
+    """width: number of beams. length_penalty: above 0 long texts are favoured, below it short ones. early_stopping: end
+    as soon as `width` texts have ended, though others might still become better.
     """
 
     width: int
@@ -33,7 +33,7 @@ class BeamOptions:
 
 @dataclass(frozen=True)
 class Beam:
-    """A text, or the beginning of one. logprob: of all its tokens. ended: by a token that ends texts."""
+    """A text, or the beginning of one. logprob: of all its tokens. ended: by an end-of-text token."""
 
     tokens: tuple[int, ...] = ()
     logprob: float = 0.0
@@ -42,15 +42,15 @@ class Beam:
     logprobs: tuple[TokenLogprobs, ...] = ()
 
     def score(self, length_penalty: float) -> float:
-        """What texts are ordered by; higher is better."""
+        """Return the score that texts are ordered by; higher is better."""
         return float(self.logprob / max(len(self.tokens), 1) ** length_penalty)
 
 
 def beam_search(generation: Generation, options: BeamOptions) -> list[Beam]:
-    """Return the best texts, the best first, as many as the beams are wide, or fewer where there are no more.
+    """Return the best texts, the best first: as many as there are beams, or fewer if there are no more.
 
-    generation: of the prompt, not begun; its sampler says what may come (biases, masks, grammar), and no draws are
-    made. Raises OptionError where nothing limits the texts, and as `Generation` does.
+    generation: of the prompt, not started; its sampler gives biases, masks and grammar, and nothing is drawn. Raises
+    OptionError if nothing limits the texts, and as `Generation` does.
     """
     max_tokens = generation.max_tokens if generation.max_tokens is not None else generation.room
     if max_tokens is None:
@@ -74,7 +74,7 @@ def beam_search(generation: Generation, options: BeamOptions) -> list[Beam]:
 
 
 def greedy(sampler: Sampler) -> Sampler:
-    """Return a sampler with the same masks, biases and grammar, whose probabilities are the model's own."""
+    """Return a sampler with the same masks, biases and grammar that leaves the model's probabilities unchanged."""
     other = sampler.fork()
     other.sampling = replace(sampler.sampling, samplers=(), mirostat=0, adaptive_target=-1.0)
     other.grammar_first = True
@@ -86,11 +86,14 @@ def greedy(sampler: Sampler) -> Sampler:
 def _next(
     running: Sequence[Beam], logits: Floats, sampler: Sampler, width: int, vocabulary: int
 ) -> tuple[list[tuple[Beam, int]], list[Beam]]:
-    """The beams that go on, each with the number of the one that it goes on from; and texts that end now."""
+    """Return the beams that continue, each with the number of its parent, and the texts that end now."""
+    sampling = sampler.sampling
+    ends = {*sampling.stop_token_ids, *(() if sampling.ignore_eos else sampler.end_ids)}
+    kept = width * (1 + max(len(ends), 1))  # so that as many go on, whichever of them end
     candidates: list[tuple[float, int, int]] = []
     for number, (beam, row) in enumerate(zip(running, logits, strict=True)):
         distribution = sampler.probabilities(row[:vocabulary], beam.state)
-        best = np.argsort(-distribution.p, kind="stable")[: 2 * width]
+        best = np.argsort(-distribution.p, kind="stable")[:kept]
         logs = beam.logprob + np.log(distribution.p[best])
         candidates += [
             (-log, number, token) for log, token in zip(logs.tolist(), distribution.ids[best].tolist(), strict=True)
@@ -98,20 +101,20 @@ def _next(
     candidates.sort()
     going: list[tuple[Beam, int]] = []
     ended: list[Beam] = []
-    for rank, (cost, number, token) in enumerate(candidates[: 2 * width]):
-        ends = sampler.ends(token)
-        if len(going) == width or (ends and rank >= width):
+    for rank, (cost, number, token) in enumerate(candidates[:kept]):
+        is_end = token in ends
+        if len(going) == width or (is_end and rank >= width):
             continue
         parent = running[number]
-        count = sampler.sampling.logprobs or 0
+        count = sampling.logprobs or 0
         beam = Beam(
             (*parent.tokens, token),
             -cost,
-            ends,
+            is_end,
             sampler.after(parent.state, token),
             (*parent.logprobs, token_logprobs(logits[number][:vocabulary], token, count)),
         )
-        if ends:
+        if is_end:
             ended.append(beam)
         else:
             going.append((beam, number))
@@ -119,7 +122,7 @@ def _next(
 
 
 def _is_done(running: Sequence[Beam], ended: Sequence[Beam], options: BeamOptions) -> bool:
-    """Whether no beam is to go on; by the score that the best has now, as transformers does."""
+    """Return whether no beam can improve the result, judged by the best one's present score, as in transformers."""
     if len(ended) < options.width:
         return False
     best = max(each.score(options.length_penalty) for each in running)
@@ -127,7 +130,7 @@ def _is_done(running: Sequence[Beam], ended: Sequence[Beam], options: BeamOption
 
 
 def _caches(caches: Sequence[KVCache], parents: Sequence[int]) -> list[KVCache]:
-    """A cache for each beam: that of its parent, or a copy where another beam has it."""
+    """Return a cache for each beam: its parent's, or a copy if another beam has that."""
     left = list(parents)
     copies = []
     for parent in parents:
@@ -137,7 +140,7 @@ def _caches(caches: Sequence[KVCache], parents: Sequence[int]) -> list[KVCache]:
 
 
 def _forward(generation: Generation, running: Sequence[Beam], caches: Sequence[KVCache]) -> Floats:
-    """The logits after each beam, (beams, vocabulary)."""
+    """Return the logits after each beam, (beams, vocabulary)."""
     model, tokens = generation.model, [[beam.tokens[-1]] for beam in running]
     if len(running) > 1 and model.runs_together:
         rows: list[Floats] = []

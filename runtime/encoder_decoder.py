@@ -9,29 +9,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from archs.hparams.file_keys import Keys
-from archs.spec import ACTIVATIONS, Activation
+from archs.spec import ACTIVATIONS
 from quants.errors import ModelError
 
 from .arrays import Floats, Ids
 from .embedding import embed
-from .graph.encoder_decoder import side_graph
+from .graph.builder import Graph
+from .graph.encoder_decoder import Side, side_graph, whole_graph
 from .graph.executors import run
-from .layer import ForwardContext, Layer
+from .layer import ForwardContext, Layer, Network
 
 Context = tuple[tuple[Floats, Floats], ...]
 
 
 @dataclass(frozen=True)
 class EncoderDecoder:
-    """The layers of both sides. farthest: distances from here on share a bucket of relative positions.
+    """Both sides; an encoder alone has none of the decoder's layers."""
 
-    activations: of feed-forward nets without a gate, and with one.
-    """
-
-    encoder: tuple[Layer, ...]
-    decoder: tuple[Layer, ...]
-    farthest: int
-    activations: tuple[Activation, Activation]
+    encoder: Side
+    decoder: Side
 
 
 def encoder_decoder(keys: Keys, layers: Mapping[str, Layer]) -> EncoderDecoder | None:
@@ -49,11 +45,11 @@ def encoder_alone(keys: Keys, layers: Mapping[str, Layer]) -> EncoderDecoder | N
 
 def _both(keys: Keys, layers: Mapping[str, Layer], decoding: int) -> EncoderDecoder:
     count, activation = int(keys.need("block_count")), keys.get("hidden_activation")
+    farthest = int(keys.get("attention.relative_max_distance"))
+    activations = (ACTIVATIONS[activation], ACTIVATIONS[activation]) if activation else ("relu", "gelu_tanh")
     return EncoderDecoder(
-        encoder=tuple(layers[f"enc.blk.{i}."] for i in range(count)),
-        decoder=tuple(layers[f"dec.blk.{i}."] for i in range(decoding)),
-        farthest=int(keys.get("attention.relative_max_distance")),
-        activations=(ACTIVATIONS[activation], ACTIVATIONS[activation]) if activation else ("relu", "gelu_tanh"),
+        Side(tuple(layers[f"enc.blk.{i}."] for i in range(count)), farthest, activations, False),
+        Side(tuple(layers[f"dec.blk.{i}."] for i in range(decoding)), farthest, activations, True),
     )
 
 
@@ -67,28 +63,31 @@ def encode(forward: ForwardContext, both: EncoderDecoder, ids: Ids) -> Context:
             forward.project(layer, "cross_attn_k", x).reshape(len(x), heads, -1),
             forward.project(layer, "cross_attn_v", x).reshape(len(x), heads, -1),
         )
-        for layer in both.decoder
+        for layer in both.decoder.layers
     )
 
 
 def read(forward: ForwardContext, both: EncoderDecoder, ids: Ids) -> Floats:
     """Return the encoder's last hidden states of a text: float32 (tokens, width)."""
-    return _through(forward, both, both.encoder, embed(forward, ids), is_decoder=False)
+    return _through(forward, both.encoder, embed(forward, ids))
 
 
 def decode(forward: ForwardContext, both: EncoderDecoder, x: Floats) -> Floats:
     """Return the decoder's output: float32 (tokens, width). Raises ModelError if no text was encoded."""
     if forward.cache is None or not forward.cache.context or forward.texts > 1:
         raise ModelError("this model has an encoder: its decoder runs a single text, from the cache `encode` returns")
-    return _through(forward, both, both.decoder, x, is_decoder=True)
+    return _through(forward, both.decoder, x)
 
 
-def _through(
-    forward: ForwardContext, both: EncoderDecoder, layers: tuple[Layer, ...], x: Floats, *, is_decoder: bool
-) -> Floats:
+def _through(forward: ForwardContext, side: Side, x: Floats) -> Floats:
     """Return the output of one side's layers, whose graph is built once."""
-    graphs, name = forward.network.graphs, ("decoder side" if is_decoder else "encoder side",)
+    graphs, name = forward.network.graphs, ("decoder side" if side.is_decoder else "encoder side",)
     if name not in graphs:
-        graphs[name] = side_graph(forward.network, layers, both.farthest, both.activations, is_decoder)
+        graphs[name] = side_graph(forward.network, side)
     result: Floats = run(graphs[name], forward, x)
     return result
+
+
+def graph_of(network: Network, both: EncoderDecoder) -> Graph:
+    """Return the graph of both sides from token ids on; of an encoder alone, one that can be run."""
+    return whole_graph(network, both.encoder, both.decoder if both.decoder.layers else None)

@@ -35,11 +35,11 @@ StopReason = Literal["end", "stop", "length", "context", "stopped"]
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How long a text may be, where it ends, and what of it is written.
+    """How long a text may be, where it ends, and what is written of it.
 
-    max_tokens: tokens to generate at most; None for no limit but the context's, that many tokens for prompt and text
-    together. stop: texts that end it; include_stop_str_in_output: they, and a token that ends it, are part of it.
-    skip_special_tokens: leave control tokens out of the text. cache_type: what keys and values are kept as.
+    max_tokens: maximum number of tokens to generate; None for no limit but `context`, the maximum of prompt and text
+    together. stop: texts that end it; include_stop_str_in_output: they are part of the text, and so is an end token.
+    skip_special_tokens: leave control tokens out of the text. cache_type: the format of cached keys and values.
     """
 
     max_tokens: int | None = None
@@ -220,17 +220,17 @@ class Generation:
 
     @property
     def max_tokens(self) -> int | None:
-        """Tokens that may be generated; None where only the context is a limit."""
+        """Return the maximum number of generated tokens; None if only the context limits them."""
         return self._n if self._n is None or self._room is None else min(self._n, self._room)
 
     @property
     def room(self) -> int | None:
-        """Tokens that the context has room for after the prompt; None where nobody knows."""
+        """Return how many tokens the context has room for after the prompt; None if unknown."""
         return self._room
 
     @property
     def cache_bytes(self) -> int:
-        """Memory of keys, values and states, with room for tokens to come; 0 before the prompt is read."""
+        """Return the memory of keys, values and states, with spare room; 0 before the prompt is read."""
         return self._cache_bytes if self._cache is None else self._cache.nbytes
 
     @property
@@ -239,19 +239,18 @@ class Generation:
 
     @property
     def speculated(self) -> Counts | None:
-        """What became of drafts; None without them."""
+        """Return the statistics of drafts; None without drafts."""
         return self._speculation.counts if self._speculation else None
 
     @property
     def cumulative_logprob(self) -> float:
-        """The logarithm of the probability that the model gave the text, by `logprobs`."""
+        """Return the log-probability of the text, by `logprobs`."""
         return sum(each.logprob for each in self.logprobs)
 
     @property
     def prompt_logprobs(self) -> list[TokenLogprobs | None]:
-        """What the model held of each token of the prompt, None for the first; empty if that was not asked for.
-
-        It is there when the first token of the text is.
+        """Return the log-probabilities of the prompt's tokens, None for the first; empty if not requested. Available
+        with the text's first token.
         """
         return self.prefill.logprobs
 
@@ -261,17 +260,17 @@ class Generation:
 
     @property
     def stopped_by(self) -> str | None:
-        """The stop string that came."""
+        """Return the stop string that ended the text."""
         return None if self._ahead else self._pieces.stopped
 
     @property
     def prefill_speed(self) -> float:
-        """Tokens of the prompt a second."""
+        """Return the prompt's tokens per second."""
         return self.prompt_tokens / self.prefill_seconds if self.prefill_seconds else 0.0
 
     @property
     def decode_speed(self) -> float:
-        """Return the generated tokens a second, without the first, which the prompt's pass gave."""
+        """Return the generated tokens per second, without the first, which the prompt's pass gave."""
         return (len(self.tokens) - 1) / self.decode_seconds if self.decode_seconds and len(self.tokens) > 1 else 0.0
 
     def stop(self) -> None:
@@ -296,9 +295,8 @@ class Generation:
             self._pieces.add(self._piece(token))
 
     def finish(self) -> str:
-        """End the text here. Returns what was held back, an incomplete character as U+FFFD; nothing if it has ended.
-
-        The cache is released.
+        """End the text. Returns the text held back, an incomplete character as U+FFFD; nothing if it has ended. The
+        cache is released.
         """
         self.stop()
         if self.together is not None:
@@ -309,7 +307,7 @@ class Generation:
         return rest
 
     def release(self) -> None:
-        """Let the cache go, or leave it to the text that comes next."""
+        """Release the cache, or leave it to the next text."""
         if self._cache is not None and self.prefill.options.prefix is not None:
             self.prefill.options.prefix.leave([*self.prompt, *self._tokens])
         self._cache_bytes, self._cache, self._given = self.cache_bytes, None, None
@@ -371,7 +369,7 @@ class Generation:
         self._decode_seconds += seconds
 
     def adopt(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> None:
-        """Be the text of these tokens, which a search has written; whoever iterates gets it at once."""
+        """Take over the tokens of a text written by a search; they are yielded at once."""
         for token, logprob in zip(tokens, logprobs, strict=True):
             if self._stop_reason is None:
                 self._logprobs.append(logprob)
@@ -485,7 +483,9 @@ class Generation:
 def sampler_of(
     tokenizer: Tokenizer, metadata: Mapping[str, Any], sampling: Sampling, grammar: Grammar | None = None
 ) -> Sampler:
-    """A sampler that knows which tokens end a text, the file suppresses, break repetitions, and write bad words."""
+    """Return a sampler for a tokenizer and a file: with end tokens, suppressed tokens, breakers of repetitions, and bad
+    words.
+    """
     breakers, plain = None, partial(tokenizer.encode, add_special=False)
     if sampling.dry_multiplier > 0 and "dry" in sampling.samplers:
         breakers = breakers_of(sampling.dry_sequence_breakers, tokenizer.pieces, plain)

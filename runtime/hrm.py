@@ -16,8 +16,8 @@ BEGINNING = "hrm.z_l_init"  # the low stack's first state; models of one stack h
 
 
 def begun(forward: ForwardContext, x: Floats) -> Floats:
-    """Return the first low pass' input for embedded tokens x (tokens, width), which are the high stack's first state; x
-    itself in other models.
+    """Return the first low pass's input for embedded tokens x (tokens, width), which are the high stack's first state;
+    x itself in other models.
     """
     beginning = forward.global_tensors.array(BEGINNING)
     return x if beginning is None else np.concatenate((x + beginning, x), axis=1)

@@ -96,9 +96,9 @@ class Network:
 
     @property
     def deepstack(self) -> int | None:
-        """Return how many layers get image features besides the embeddings; None: as many as the image has.
+        """Return how many layers get image features in addition to the embeddings; None: as many as the image has.
 
-        Files have none for Qwen3-Omni either, whose encoder has some.
+        Files lack the key for Qwen3-Omni, whose encoder has such features.
         """
         by_layer = self.keys.get("deepstack_mapping")
         if len(by_layer):
@@ -110,7 +110,7 @@ class Network:
     def rounded_layers(self) -> frozenset[str]:
         """Return prefixes of the layers whose products may be rounded (see `runtime.products.rounding`).
 
-        Layers in another order, as those of T5, whose scores are not scaled, are not among them.
+        Layers of encoder-decoder models (T5), whose scores are not scaled, are not among them.
         """
         return self._rounded_layers(False)
 

@@ -1,4 +1,4 @@
-"""The inputs of values as mixed by attention, which is where their weight's errors count."""
+"""Inputs of the value projection as mixed by attention, which is where errors of its weight count."""
 
 from collections.abc import Iterator
 

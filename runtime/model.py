@@ -40,7 +40,7 @@ from .products.precision import Precision, precision_named
 from .profile import Profile
 from .rope import rope_scaling
 
-MAX_STEPS = 3  # of MOST_TOKENS each: from there on it is faster to decode weights once for all
+MAX_STEPS = 3  # of MAX_TOKENS each: from there on it is faster to decode weights once for all
 
 
 class Model:
@@ -102,7 +102,7 @@ class Model:
         return self.tensors["token_embd.weight"].shape[0]
 
     def use_predictor(self) -> Sparsity:
-        """From now on compute only the neurons that the file's predictor selects; return their counter.
+        """Compute from now on only the neurons that the file's predictor selects; return their counter.
 
         Raises ModelError for a file without a predictor.
         """
@@ -222,7 +222,7 @@ class Model:
         """Return logits of tokens (n,) of several texts, which follow those in each one's cache: float32 (n,
         vocabulary) each, the same as `forward` gives of it alone; or the error that it raises.
 
-        Texts of few tokens go through the model together, up to MOST_TOKENS in one pass: weights are read once for all
+        Texts of few tokens go through the model together, up to MAX_TOKENS in one pass: weights are read once for all
         of them. If `runs_together` is False, one goes after another.
         """
         results: list[Floats | ModelError] = [np.empty((0, 0), np.float32)] * len(caches)
@@ -518,7 +518,7 @@ def _pieces(ids: Ids) -> list[Ids]:
 
 
 def _groups(numbers: Sequence[int], counts: Sequence[int], cache_types: Sequence[CacheType]) -> list[list[int]]:
-    """Return texts that fit in one pass: of caches of one type, at most MOST_TOKENS tokens."""
+    """Return texts that fit in one pass: of caches of one type, at most MAX_TOKENS tokens."""
     groups, tokens = list[list[int]](), 0
     for number in sorted(numbers, key=lambda each: cache_types[each]):
         if groups and cache_types[groups[-1][0]] == cache_types[number] and tokens + counts[number] <= MAX_TOKENS:

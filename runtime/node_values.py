@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from quants.errors import ModelError
 
-from . import decoder
+from . import decoder, encoder_decoder
 from .arrays import Floats
+from .audio_codec import codes_graph_of
 from .graph import operations as op
 from .graph.builder import Graph, Node
 from .graph.executors import run
@@ -21,22 +22,25 @@ ObserveValue = Callable[[Node, NDArray[Any]], None]
 
 
 def whole_graph(model: Model) -> Graph:
-    """Return a model's graph from ids to logits. Raises ModelError for a model that is not one sequence of layers."""
-    if model.encoder_decoder or model.encoder or model.codes:
-        raise ModelError(
-            f"{model.architecture.name} models have no graph yet: they are an encoder, or one with a decoder",
-            hint="`gguftools show MODEL` lists their tensors",
-        )
-    return decoder.whole_graph_of(model.network)
+    """Return a model's graph from ids to logits, hidden states or spectra; of T5, both sides."""
+    if model.codes:
+        return codes_graph_of(model.network, model.codes)
+    sides = model.encoder_decoder or model.encoder
+    return encoder_decoder.graph_of(model.network, sides) if sides else decoder.whole_graph_of(model.network)
 
 
 def run_observed(model: Model, tokens: Sequence[int], observers: Mapping[Wanted, Observer]) -> Floats:
     """Run a text through the whole graph, and call the observers of nodes as `hooks_on` says: logits, float32 (tokens,
     vocabulary).
 
-    Raises ModelError for an id outside the vocabulary and if values stop being finite, OptionError for no tokens and an
-    unknown node name.
+    Raises ModelError for an id outside the vocabulary, if values stop being finite, and for a model that reads two
+    texts, OptionError for no tokens and an unknown node name.
     """
+    if model.encoder_decoder:
+        raise ModelError(
+            f"{model.architecture.name} models read two texts; values are shown of models that read one",
+            hint="`gguftools graph MODEL` lists their operations",
+        )
     graph, ids = whole_graph(model), model.checked_tokens(tokens)
     hooks, forward = hooks_on(graph, observers), model.new_pass(1, len(ids))
     forward.tokens = ids

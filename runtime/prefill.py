@@ -24,11 +24,11 @@ Progress = Callable[[int, int], None]
 class PrefillOptions:
     """How a prompt is read.
 
-    texts: how many will ask for it. more: tokens that each of them may have; None where nobody knows. progress(tokens
-    read, of how many) is called before each piece and at the end. back: how many tokens the texts may be taken back by.
-    keep_states: keep what the model made of each token, or, of these layers, what they were given. logprobs: report
-    with each token of the prompt so many of the likeliest, of a vocabulary of that size. prefix: a cache that an
-    earlier text left, for one text alone.
+    texts: how many texts continue the prompt. more: tokens that each of them may add, None if unknown. progress(tokens
+    read, of how many): called before each piece and at the end. back: by how many tokens the texts may be rolled back.
+    keep_states: keep each token's last hidden state, or the inputs of `layers`. logprobs: number of likeliest tokens to
+    report for each token of the prompt, of a vocabulary of that size. prefix: a cache left by an earlier text, for one
+    text only.
     """
 
     cache_type: CacheType = "f32"
@@ -46,11 +46,11 @@ DEFAULTS = PrefillOptions()
 
 
 class Prefill:
-    """A prompt that is read when the first text needs it; each text gets a cache of its own.
+    """A prompt that is read when the first text needs it; each text gets its own cache.
 
-    tokens: ids. images: what some of them stand for. states: what the model made of each token, (tokens, width), if
-    that is to be kept; of `layers` what they were given. logprobs: of each token of the prompt, None for the first,
-    if they are asked for, as soon as the prompt is read.
+    tokens: ids. images: those among the tokens. states: each token's last hidden state, (tokens, width), or the inputs
+    of `layers`, if they are kept. logprobs: of each token of the prompt, None for the first, if requested, once the
+    prompt is read.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Prefill:
         options: PrefillOptions = DEFAULTS,
         images: Sequence[EmbeddedImage] = (),
     ) -> None:
-        """Raises OptionError for a type of cache that there is not."""
+        """Raise OptionError for an unknown cache type."""
         self.model, self.tokens, self.options, self.images = model, list(tokens), options, images
         self.progress = options.progress
         self._expected = 0 if options.more is None else len(tokens) + min(options.more, ROOM_AT_ONCE)
@@ -73,8 +73,8 @@ class Prefill:
     def read(self) -> tuple[KVCache, Floats, float]:
         """Return a cache with the prompt, the logits after it, (1, vocabulary), and the seconds that reading took.
 
-        The seconds are 0 for all texts but the first. Raises ModelError as `Model.forward` does, ValueError when more
-        texts ask than there are.
+        The seconds are 0 for all texts but the first. Raises ModelError as `Model.forward` does, ValueError if more
+        texts ask than `texts`.
         """
         if self._left < 1:
             raise ValueError("more texts ask for the prompt than were to come")
@@ -122,7 +122,7 @@ class Prefill:
         return logits
 
     def _begin(self) -> int:
-        """Make the cache ready; return how many tokens it holds already."""
+        """Prepare the cache; return how many tokens it already holds."""
         options = self.options
         if options.prefix is None or options.keep_states or options.logprobs is not None or self.images:
             self._cache.reset()  # of what an interruption left
@@ -132,7 +132,7 @@ class Prefill:
         return options.prefix.reused
 
     def _with_logprobs(self, logits: Floats, start: int) -> Floats:
-        """Note what the model held of the tokens after these logits' places; return the last logits."""
+        """Record log-probabilities of the tokens after these positions; return the last logits."""
         assert self.options.logprobs is not None
         count, vocabulary = self.options.logprobs
         for row, token in zip(logits, self.tokens[start + 1 : start + 1 + len(logits)], strict=False):

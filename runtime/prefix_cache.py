@@ -1,4 +1,4 @@
-"""A KV cache that one text leaves to the next, so that the next reads only those tokens that differ."""
+"""A KV cache that one text leaves to the next, which then reads only the tokens that differ."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,9 @@ from .model import Model
 
 
 class PrefixCache:
-    """Keeps a KV cache between texts, and the tokens that it was made from.
+    """Keeps a KV cache between texts, with the tokens that it was computed from. Only one text uses it at a time.
 
-    It belongs to one text at a time: what the last one left is what the next one can go on from. reused: how many
-    tokens of the latest prompt were in the cache.
+    reused: how many tokens of the latest prompt were in the cache.
     """
 
     def __init__(self) -> None:
@@ -21,7 +20,7 @@ class PrefixCache:
         self._mark: tuple[list[int], KVCache] | None = None  # of recurrent layers, which can't go back: after a prompt
 
     def take(self, model: Model, tokens: Sequence[int], cache_type: CacheType) -> KVCache:
-        """Return a cache that holds as many of the first tokens as there are, at least one token less than all."""
+        """Return a cache with the longest common beginning of the tokens, but at least one token less than all."""
         cache = self._cache
         if (
             cache is None
@@ -36,16 +35,16 @@ class PrefixCache:
         return cache
 
     def mark(self, cache: KVCache) -> None:
-        """Note that the prompt has been read: states of recurrent layers are kept for a text that begins like it."""
+        """Record that the prompt has been read: states of recurrent layers are kept for a text that begins like it."""
         if cache.keeps_states:
             self._mark = list(self._tokens), cache.copy()
 
     def leave(self, tokens: Sequence[int]) -> None:
-        """Note the tokens of prompt and text, at the end of a text."""
+        """Record the tokens of prompt and text at the end of a text."""
         self._tokens = list(tokens)
 
     def interrupt(self) -> None:
-        """Forget states that an interrupted pass may have left half changed."""
+        """Drop states that an interrupted pass may have left incomplete."""
         if self._cache is not None and self._cache.keeps_states:
             self._cache.reset()
 
@@ -72,12 +71,12 @@ class PrefixCache:
 
 
 def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """Return the length of the common prefix."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (mine, its) in pairs if mine != its), min(len(one), len(other)))
 
 
 def _rotates_by_length(model: Model, tokens: Sequence[int]) -> bool:
-    """Whether the length of a text decides how its tokens are rotated, so that no shorter one is its beginning."""
+    """Return whether the rotation of tokens depends on the text's length, so that no prefix can be reused."""
     scaling = model.network.scaling
     return model.encoder_decoder is not None or (scaling is not None and scaling.type in ("dynamic", "longrope"))

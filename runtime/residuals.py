@@ -25,9 +25,7 @@ def read(forward: ForwardContext, layer: Layer, name: str, x: Floats) -> Floats:
 
 
 def left(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """Return x with the hidden states stored as a residual and zeros in front, if this layer begins a block of
-    layers.
-    """
+    """Return x with the hidden states stored as a residual and zeros in front, if a block of layers begins here."""
     if layer.index % int(forward.keys.need("attn_res.block_size")):
         return x
     return np.concatenate((np.zeros((len(x), forward.hparams.width), np.float32), x), axis=1)

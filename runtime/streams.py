@@ -15,7 +15,7 @@ def has_streams(forward: ForwardContext) -> bool:
 
 
 def mean(forward: ForwardContext, x: Floats) -> Floats:
-    """Return the mean of the streams x, (tokens, width): a draft model's view of a layer's input (DeepSeek V4's, by
+    """Return the mean of the streams x, (tokens, width): the layer input that a draft model reads (DeepSeek V4, by
     llama.cpp's graph).
     """
     return np.asarray(x.reshape(len(x), -1, forward.hparams.width).mean(axis=1), np.float32)

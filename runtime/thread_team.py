@@ -1,7 +1,8 @@
-"""The threads that run machine operations together (see `kernels.team`): one team in a process, shared by all graphs.
+"""The threads that run machine operations together (see `kernels.thread_team`): one team in a process, shared by all
+graphs.
 
-Helpers linger for the next graph. If each model had its own, they would compete with those of another that alternates
-with it, as a draft model does.
+Helper threads wait for the next graph for a while. If each model had its own, they would compete with those of another
+model that alternates with it, as a draft model does.
 """
 
 import os

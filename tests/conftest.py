@@ -5,6 +5,7 @@ All data is in tests/data. On Linux nothing may skip: a skipped test is a failur
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import hashlib
 import importlib
@@ -75,6 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
     xdist take files in the order of `LONGEST`, where it would begin with those of most tests, the quickest.
     """
     os.fsync = lambda fd: None
+    gc.disable()  # until all tests are collected
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as where a shell runs the suite in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)  # processes that tests interrupt would never end
     if hasattr(config.option, "loadscopereorder"):
@@ -104,10 +106,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Have each worker of xdist import the files of tests from another place on. The first to import a file rewrites
+    its assertions, which takes most of the time, and the others load what it wrote.
+    """
+    config = session.config
+    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if worker is None or config.args_source is not config.ArgsSource.TESTPATHS:  # a part of the suite
+        return
+    files = sorted(DATA.parent.rglob("test_*.py"))
+    begin = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for path in (*files[begin:], *files[:begin]):
+        with contextlib.suppress(Exception):  # which collecting it will show
+            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+
+
 def pytest_collection_finish() -> None:
-    """Let the garbage collector leave alone what stays, half a million objects, also in processes that are forked."""
+    """Let the garbage collector leave alone what stays, half a million objects, also in processes that are forked, and
+    look for cycles of new ones less often.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 50, 50)
+    gc.enable()
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -10,7 +10,7 @@ GPT-2's keys and name the length that the model can be extended to. Reference: t
 `models/roberta/`, `models/distilbert/`, `models/nomic_bert/`, `models/jina_embeddings_v3/`.
 """
 
-from archs.config import required, rope_scaling
+from archs.config import other_than, required, rope_scaling
 from archs.rope import FACTORS, SCALING, trained_length
 from archs.spec import BASE, Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.tasks import for_task
@@ -249,10 +249,10 @@ NOMIC_BERT = BERT.derive(
     defaults={"model_type": "nomic_bert", "max_position_embeddings": 2048, "rope_theta": 1000.0, "vocab_size": 30_528},
     refused={
         "moe_every_n_layers": lambda every: bool(every),
-        "activation_function": lambda name: name not in (None, "swiglu"),
+        "activation_function": other_than("swiglu"),
         "prenorm": True,
         "rotary_emb_interleaved": True,
-        "rotary_emb_fraction": lambda share: share not in (None, 1),
+        "rotary_emb_fraction": other_than(1),
         "use_rms_norm": True,
     },
     layers="encoder.layers",

@@ -169,13 +169,9 @@ DEEPSEEK_V2 = LLAMA.derive(
 )
 
 
-def mtp_only(config: Config) -> Architecture | None:
-    return DEEPSEEK_V3_MTP if config.get(MTP_ONLY) else None
-
-
 DEEPSEEK_V3 = DEEPSEEK_V2.derive(
     hf_classes=("DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration"),
-    variant=mtp_only,
+    variant=lambda config: DEEPSEEK_V3_MTP if config.get(MTP_ONLY) else None,
     wrappers=("KimiVLForConditionalGeneration",),
     metadata={"expert_gating_func": always("sigmoid"), "expert_group_used_count": "topk_group"},
     config_from_gguf=v3_config_from_gguf,
@@ -201,7 +197,7 @@ DEEPSEEK_V3 = DEEPSEEK_V2.derive(
     },
 )
 
-DEEPSEEK_V3_MTP = DEEPSEEK_V3.derive(
+DEEPSEEK_V3_MTP: Architecture = DEEPSEEK_V3.derive(
     hf_classes=(), variant=None, metadata=MTP_KEYS, tensors=MTP_TENSORS, defaults={"num_nextn_predict_layers": 0}
 )
 

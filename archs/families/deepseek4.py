@@ -183,13 +183,9 @@ HEAD: dict[str, Target] = {
 MTP_PARTS = {"e_proj": "eh.0", "h_proj": "eh.1", "norm": "shared_head.norm"}  # of `mtp.0` → what the rules know
 
 
-def mtp_only(config: Config) -> Architecture | None:
-    return DEEPSEEK4_MTP if config.get(MTP_ONLY) else None
-
-
 DEEPSEEK4 = LLAMA.derive(
     name="deepseek4",
-    variant=mtp_only,
+    variant=lambda config: DEEPSEEK4_MTP if config.get(MTP_ONLY) else None,
     hf_classes=("DeepseekV4ForCausalLM",),
     vocab=("bpe",),
     prepare=prepare,
@@ -301,7 +297,7 @@ DEEPSEEK4 = LLAMA.derive(
     },
 )
 
-DEEPSEEK4_MTP = DEEPSEEK4.derive(
+DEEPSEEK4_MTP: Architecture = DEEPSEEK4.derive(
     hf_classes=(),
     variant=None,
     prepare=with_mtp_layer,

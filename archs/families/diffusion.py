@@ -7,7 +7,7 @@ masked token itself (`diffusion.shift_logits`).
 
 from functools import partial
 
-from archs.config import head_dim, needed
+from archs.config import head_dim, needed, other_than
 from archs.families.llama import LLAMA
 from archs.families.qwen2 import QWEN2
 from archs.families.qwen3 import QWEN3_MOE
@@ -65,9 +65,9 @@ LLADA = LLAMA.derive(
         "weight_tying": True,
         "rope": False,
         "multi_query_attention": True,
-        "activation_type": lambda value: value not in (None, "silu"),
-        "block_type": lambda value: value not in (None, "llama"),
-        "layer_norm_type": lambda value: value not in (None, "rms"),
+        "activation_type": other_than("silu"),
+        "block_type": other_than("llama"),
+        "layer_norm_type": other_than("rms"),
     },
     tensors={
         **dict.fromkeys(name for name in LLAMA.tensors if name.startswith("layers.")),

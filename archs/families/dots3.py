@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from archs.config import other_than, rotary_of_all
+from archs.config import other_than, rotary_of_all, windowed_layers
 from archs.families.deepseek32 import DEEPSEEK_V32
 from archs.families.deepseek32 import config_from_gguf as v32_from_gguf
 from archs.rope import scaled_by_type
@@ -29,10 +29,7 @@ MTP = "mtp.embed_tokens.weight"
 
 def windowed(config: Config) -> list[bool]:
     """Return which layers have a window instead of an indexer."""
-    layer_types = config.get("layer_types") or [
-        "" if i < 2 or i % 4 == 1 else "sliding_attention" for i in range(config["num_hidden_layers"])
-    ]
-    return [layer_type == "sliding_attention" for layer_type in layer_types]
+    return windowed_layers(config, lambda layer: layer >= 2 and layer % 4 != 1)
 
 
 def of_windows(config: Config) -> dict[str, int]:

@@ -13,7 +13,7 @@ from archs.config import other_than, required
 from archs.families.llama import LLAMA
 from archs.rope import FACTORS, SCALING, unusual_base
 from archs.spec import BASE, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors
-from archs.tensor_maps import MAMBA2_KEYS, MAMBA_BIASES, mamba2
+from archs.tensor_maps import MAMBA2_KEYS, MAMBA_BIASES, NEOX_NET, mamba2
 from archs.transforms import chain, scaled, scaled_rows, ungroup
 from quants import format_named
 from quants.errors import ModelError
@@ -98,8 +98,7 @@ FALCON = BASE.derive(
         ".self_attention.query_key_value": TensorMap("attn_qkv", ungroup(HEADS, kv_heads)),
         ".self_attention.dense": "attn_output",
         ".post_attention_layernorm": "ffn_norm",
-        ".mlp.dense_h_to_4h": "ffn_up",
-        ".mlp.dense_4h_to_h": "ffn_down",
+        **NEOX_NET,
         "ln_f": "output_norm",
         "lm_head": "output",
     },

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from archs.config import head_dim, lookup
+from archs.config import head_dim, lookup, other_than
 from archs.experts import GATING, always, net_types
 from archs.families.deepseek2 import DEEPSEEK_V3, DOTS1, v3_config_from_gguf
 from archs.families.llama import HALVES, LLAMA
@@ -22,7 +22,7 @@ from archs.families.qwen2 import sections
 from archs.hparams.file_keys import with_experts
 from archs.rope import parts_rotate_apart, rotated_width
 from archs.spec import Config, ConfigKeys, GgufKeys, Index, TensorMap, Tensors
-from archs.tensor_maps import MTP_KEYS, MTP_TENSORS, becomes, head_inside
+from archs.tensor_maps import MTP_KEYS, MTP_TENSORS, NEOX_NET, becomes, head_inside
 from archs.transforms import reordered
 
 GLM4 = HALVES.derive(
@@ -131,8 +131,7 @@ CHATGLM = GLM.derive(  # as first published, with other names
         ".self_attention.query_key_value": "attn_qkv",
         ".self_attention.dense": "attn_output",
         ".post_attention_layernorm": "ffn_norm",
-        ".mlp.dense_h_to_4h": "ffn_up",
-        ".mlp.dense_4h_to_h": "ffn_down",
+        **NEOX_NET,
         "encoder.final_layernorm": "output_norm",
         "output_layer": "output",
     },
@@ -208,7 +207,7 @@ GLM4_MOE_LITE = DEEPSEEK_V3.derive(
     },
     config_from_gguf=lambda keys, tensors: {**v3_config_from_gguf(keys, tensors), **net_types(keys, tensors)},
     tensors=MTP_TENSORS,
-    refused={"partial_rotary_factor": lambda share: share not in (None, 1)},
+    refused={"partial_rotary_factor": other_than(1)},
 )
 
 

@@ -14,6 +14,7 @@ from archs.hparams.config_keys import SOME
 from archs.hparams.file_keys import with_experts
 from archs.layer_types import MLA, unless_one_stream, with_kv_heads
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.tensor_maps import QKV
 from archs.transforms import chain, flat, negative_exp
 from quants.errors import ModelError
 
@@ -142,9 +143,7 @@ GLM5_NEXT = GLM_DSA.derive(
         **STREAMS,
         **DELTA,
         ".self_attn.A_log": TensorMap("ssm_a", chain(negative_exp, flat)),
-        ".self_attn.q_proj": "attn_q",
-        ".self_attn.k_proj": "attn_k",
-        ".self_attn.v_proj": "attn_v",
+        **QKV,
         "lm_head": GLM_DSA.tensors["lm_head"],
         ".self_attn.indexer.index_kpool_compress_ape": "indexer_compressor_ape.weight",
         ".self_attn.indexer.index_kpool_compress_gate": "indexer_compressor_gate.weight",

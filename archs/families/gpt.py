@@ -26,7 +26,7 @@ from archs.hparams.config_keys import ANYTHING
 from archs.hparams.file_keys import Derived
 from archs.rope import FACTORS, SCALING, rotated_width, unusual_base
 from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
-from archs.tensor_maps import as_it_is
+from archs.tensor_maps import NEOX_NET, QKV, as_it_is
 from archs.transforms import concatenated, scaled, skip_rows, take, transpose, ungroup
 from archs.typed_json import Unread
 from quants import Tensor, from_array
@@ -265,8 +265,7 @@ GPTNEOX = GPT.derive(
         ".attention.query_key_value": TensorMap("attn_qkv", ungroup("num_attention_heads", "num_attention_heads")),
         ".attention.dense": "attn_output",
         ".post_attention_layernorm": "ffn_norm",
-        ".mlp.dense_h_to_4h": "ffn_up",
-        ".mlp.dense_4h_to_h": "ffn_down",
+        **NEOX_NET,
         "final_layer_norm": "output_norm",
         "lm_head": "output",
         "embed_out": "output",
@@ -309,8 +308,7 @@ BLOOM = GPT.derive(
         ".self_attention.query_key_value": TensorMap("attn_qkv", ungroup(HEADS, HEADS)),
         ".self_attention.dense": "attn_output",
         ".post_attention_layernorm": "ffn_norm",
-        ".mlp.dense_h_to_4h": "ffn_up",
-        ".mlp.dense_4h_to_h": "ffn_down",
+        **NEOX_NET,
         "ln_f": "output_norm",
         "lm_head": "output",
     },
@@ -423,9 +421,7 @@ OPT = GPT.derive(
         "embed_positions": TensorMap("position_embd", skip_rows(2)),
         "project_in": "token_embd_proj",
         ".self_attn_layer_norm": pre("attn_norm", "attn_output_norm"),
-        ".self_attn.q_proj": "attn_q",
-        ".self_attn.k_proj": "attn_k",
-        ".self_attn.v_proj": "attn_v",
+        **QKV,
         ".self_attn.out_proj": "attn_output",
         ".final_layer_norm": pre("ffn_norm", "layer_output_norm"),
         ".fc1": "ffn_up",

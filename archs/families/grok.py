@@ -13,7 +13,7 @@ from archs.families.llama import HALVES
 from archs.hparams.file_keys import Derived, Keys
 from archs.hparams.model_hparams import HParams
 from archs.spec import Architecture, Computed, Config, ConfigKeys, GgufKeys, ScaledSum, TensorMap, Tensors
-from archs.tensor_maps import gated_net
+from archs.tensor_maps import MIXTRAL_EXPERTS, gated_net
 from archs.transforms import concatenated, side_by_side
 from quants import Tensor
 from quants.errors import ModelError
@@ -160,9 +160,7 @@ GROK: Architecture = HALVES.derive(
         ".pre_moe_norm": "ffn_norm",
         ".post_moe_norm": "post_ffw_norm",
         ".block_sparse_moe.gate": "ffn_gate_inp",
-        ".block_sparse_moe.experts.{e}.w1": TensorMap("ffn_gate_exps", stack=True),
-        ".block_sparse_moe.experts.{e}.w2": TensorMap("ffn_down_exps", stack=True),
-        ".block_sparse_moe.experts.{e}.w3": TensorMap("ffn_up_exps", stack=True),
+        **MIXTRAL_EXPERTS,
         **{
             f"decoder_layer.{{i}}.{source}": f"blk.{{i}}.{name}"
             for source, name in {

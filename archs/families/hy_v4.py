@@ -85,13 +85,9 @@ STREAMS: dict[str, Target] = {
 OTHER_GATES: dict[str, Target] = {".mlp.linear_gate": "ffn_gate", ".mlp.shared_experts.linear_gate": "ffn_gate_shexp"}
 
 
-def mtp_only(config: Config) -> Architecture | None:
-    return HY_V4_MTP if config.get(MTP_ONLY) else None
-
-
 HY_V4 = DEEPSEEK_V32.derive(
     name="hy_v4",
-    variant=mtp_only,
+    variant=lambda config: HY_V4_MTP if config.get(MTP_ONLY) else None,
     hf_classes=("HYV4ForCausalLM",),
     config_from_gguf=config_from_gguf,
     prepare=prepare,
@@ -160,7 +156,7 @@ HY_V4 = DEEPSEEK_V32.derive(
     },
 )
 
-HY_V4_MTP = HY_V4.derive(
+HY_V4_MTP: Architecture = HY_V4.derive(
     hf_classes=(),
     variant=None,
     metadata=MTP_KEYS,

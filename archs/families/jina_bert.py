@@ -5,14 +5,10 @@ Reference: the published models' own code (`JinaBertModel`), and llama.cpp's gra
 code model (other names, the two halves swapped) are refused by their names.
 """
 
+from archs.config import other_than
 from archs.families.bert import BERT, config_from_gguf
-from archs.spec import ConfigKeys, GgufKeys, Tensors
 
 VARIANT = {"feed_forward_type": "geglu", "position_embedding_type": "alibi"}
-
-
-def jina_config(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    return {**config_from_gguf(keys, tensors), **VARIANT}
 
 
 JINA_BERT_V2 = BERT.derive(
@@ -21,8 +17,8 @@ JINA_BERT_V2 = BERT.derive(
     vocab=("wordpiece", "bpe"),
     metadata={"context_length": "max_position_embeddings"},
     defaults={"model_type": "bert", "max_position_embeddings": 8192, "vocab_size": 30_528},
-    refused={key: lambda value, usual=usual: value not in (None, usual) for key, usual in VARIANT.items()},
-    config_from_gguf=jina_config,
+    refused={key: other_than(usual) for key, usual in VARIANT.items()},
+    config_from_gguf=lambda keys, tensors: {**config_from_gguf(keys, tensors), **VARIANT},
     tensors={
         "embeddings.position_embeddings": None,
         ".intermediate.dense": None,

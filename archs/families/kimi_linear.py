@@ -10,7 +10,7 @@ from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
 from archs.hparams.file_keys import of_original
 from archs.layer_types import MLA, with_kv_heads
 from archs.spec import Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
-from archs.tensor_maps import gated_net
+from archs.tensor_maps import MIXTRAL_EXPERTS, QKV, gated_net
 from archs.transforms import Invertible, negative_exp, reshape
 
 LINEAR = "linear_attn_config"
@@ -115,14 +115,10 @@ KIMI_LINEAR = DEEPSEEK_V3.derive(
     tensors={
         "lm_head": "output",  # also where the config says it is tied
         **DELTA,
-        ".self_attn.q_proj": "attn_q",
-        ".self_attn.k_proj": "attn_k",
-        ".self_attn.v_proj": "attn_v",
+        **QKV,
         ".block_sparse_moe.gate": "ffn_gate_inp",
         ".block_sparse_moe.gate.e_score_correction_bias": "exp_probs_b.bias",
-        ".block_sparse_moe.experts.{e}.w1": TensorMap("ffn_gate_exps", stack=True),
-        ".block_sparse_moe.experts.{e}.w2": TensorMap("ffn_down_exps", stack=True),
-        ".block_sparse_moe.experts.{e}.w3": TensorMap("ffn_up_exps", stack=True),
+        **MIXTRAL_EXPERTS,
         **gated_net("block_sparse_moe.shared_experts", "_shexp"),
         **gated_net("block_sparse_moe"),
     },

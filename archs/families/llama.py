@@ -13,7 +13,7 @@ from archs.config import head_dim
 from archs.experts import FUSED_EXPERTS
 from archs.rope import FACTORS, SCALING
 from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
-from archs.tensor_maps import becomes
+from archs.tensor_maps import MIXTRAL_EXPERTS, becomes
 from archs.transforms import interleave_rope
 from quants.errors import ModelError
 
@@ -138,12 +138,5 @@ MIXTRAL = MISTRAL.derive(
         "num_local_experts": 8,
         "num_experts_per_tok": 2,
     },
-    tensors={
-        **FUSED_EXPERTS,
-        ".mlp.gate": "ffn_gate_inp",
-        ".block_sparse_moe.gate": "ffn_gate_inp",
-        ".block_sparse_moe.experts.{e}.w1": TensorMap("ffn_gate_exps", stack=True),
-        ".block_sparse_moe.experts.{e}.w2": TensorMap("ffn_down_exps", stack=True),
-        ".block_sparse_moe.experts.{e}.w3": TensorMap("ffn_up_exps", stack=True),
-    },
+    tensors={**FUSED_EXPERTS, ".mlp.gate": "ffn_gate_inp", ".block_sparse_moe.gate": "ffn_gate_inp", **MIXTRAL_EXPERTS},
 )

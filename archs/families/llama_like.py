@@ -22,7 +22,7 @@ from archs.families.llama import HALVES, LLAMA, MIXTRAL
 from archs.hparams.file_keys import Derived, of_original
 from archs.rope import rotated_width, unusual_base
 from archs.spec import Config, ConfigKeys, GgufKeys, PerLayerScalars, TensorMap, Tensors
-from archs.tensor_maps import gated_net, head_norms
+from archs.tensor_maps import QKV, gated_net, head_norms
 from archs.transforms import chain, interleave_rope, part, ungroup, unit_rows_if
 
 ARCEE = LLAMA.derive(
@@ -209,9 +209,7 @@ BAICHUAN = LLAMA.derive(
     },
     defaults={"head_dim": None, "max_position_embeddings": None, "vocab_size": 64_000},
     tensors={
-        ".self_attn.q_proj": None,
-        ".self_attn.k_proj": None,
-        ".self_attn.v_proj": None,
+        **dict.fromkeys(QKV),
         ".self_attn.W_pack": (
             TensorMap("attn_q", chain(part(0, 3), interleave_rope("num_attention_heads"))),
             TensorMap("attn_k", chain(part(1, 3), interleave_rope("num_attention_heads"))),

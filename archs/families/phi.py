@@ -18,7 +18,7 @@ from archs.rope import (
     unusual_base,
 )
 from archs.spec import BASE, Config, ConfigKeys, GgufKeys, Tensors
-from archs.tensor_maps import head_norms
+from archs.tensor_maps import QKV, head_norms
 from quants.errors import ModelError
 
 PHI2 = BASE.derive(
@@ -40,9 +40,7 @@ PHI2 = BASE.derive(
     tensors={
         "embed_tokens": "token_embd",
         ".input_layernorm": "attn_norm",
-        ".self_attn.q_proj": "attn_q",
-        ".self_attn.k_proj": "attn_k",
-        ".self_attn.v_proj": "attn_v",
+        **QKV,
         **head_norms("q_layernorm", "k_layernorm"),
         ".self_attn.dense": "attn_output",
         ".mlp.fc1": "ffn_up",
@@ -75,9 +73,7 @@ PHI3 = HALVES.derive(
         "vocab_size": 32_064,
     },
     tensors={
-        ".self_attn.q_proj": None,
-        ".self_attn.k_proj": None,
-        ".self_attn.v_proj": None,
+        **dict.fromkeys(QKV),
         ".self_attn.qkv_proj": "attn_qkv",
         ".mlp.gate_proj": None,
         ".mlp.up_proj": None,

@@ -8,6 +8,7 @@ from archs.config import other_than, windowed_layers
 from archs.families.laguna import rotated_in_windows
 from archs.families.llama import HALVES
 from archs.rope import rotated_width
+from archs.tensor_maps import QKV
 
 SPARK = HALVES.derive(
     name="spark2_5",
@@ -26,13 +27,7 @@ SPARK = HALVES.derive(
         "headwise_attn_output_gate": False,
         "hidden_act": other_than("gelu"),
     },
-    tensors={
-        ".self_attn.q_proj": None,
-        ".self_attn.k_proj": None,
-        ".self_attn.v_proj": None,
-        ".self_attn.q_k_v_proj": "attn_qkv",
-        ".self_attn.g_proj": "attn_gate",
-    },
+    tensors={**dict.fromkeys(QKV), ".self_attn.q_k_v_proj": "attn_qkv", ".self_attn.g_proj": "attn_gate"},
     rope_parameters="by type",
     activation="hidden_act",
     block={"activation": "gelu"},

@@ -75,12 +75,12 @@ NET = Text(("dense", "sparse"))
 LABELS = MapOf(TEXT, r"-?\d{1,9}")
 
 
-def _by_key(table: Mapping[str, FieldType]) -> dict[str, FieldType]:
+def by_key(table: Mapping[str, FieldType]) -> dict[str, FieldType]:
     """Return a table with a line for each key, from lines that name several keys."""
     return {key: key_type for keys, key_type in table.items() for key in keys.split()}
 
 
-ROPE: dict[str, FieldType] = _by_key(
+ROPE: dict[str, FieldType] = by_key(
     {
         "rope_type type": TEXT,
         "rope_theta": BASE,
@@ -93,7 +93,7 @@ ROPE: dict[str, FieldType] = _by_key(
         "truncate": FLAG,
     }
 )
-ROPE_BY_LAYERS: dict[str, FieldType] = ROPE | _by_key({"full_attention sliding_attention main compress": Fields(ROPE)})
+ROPE_BY_LAYERS: dict[str, FieldType] = ROPE | by_key({"full_attention sliding_attention main compress": Fields(ROPE)})
 NEEDED_BY_SCALING = {
     "linear": ("factor",),
     "dynamic": ("factor",),
@@ -114,7 +114,7 @@ _SCHEME = Fields(
         ),
     }
 )
-QUANTIZATION: dict[str, FieldType] = _by_key(
+QUANTIZATION: dict[str, FieldType] = by_key(
     {  # keys of all quantization methods that are read
         "quant_method checkpoint_format packing_format format quant_algo version linear_class quantization_mode": TEXT,
         "is_marlin_format load_in_4bit load_in_8bit use_rms_norm": FLAG,
@@ -130,7 +130,7 @@ TEXT_PARTS = ("text_config", "llm_config", "language_config", "lm_config", "lfm"
 THINKER = "thinker_config"  # of Qwen's speaking models: holds the text part
 LAYER_COUNTS = "num_hidden_layers|n_layer|n_layers|num_layers|num_transformer_layers"
 
-KEYS: dict[str, FieldType] = _by_key(
+KEYS: dict[str, FieldType] = by_key(
     {
         # model class
         "architectures": ListOf(TEXT, max_items=16),

@@ -79,8 +79,8 @@ READ_YARN = ("grok", "mistral3")
 
 @dataclass(frozen=True)
 class Deviation:
-    """One deliberate difference. architectures: () for all. llama_cpp, here: what is computed. applies: whether a file
-    hits it, by its keys.
+    """One deliberate difference. architectures: () for all. llama_cpp, here: what each computes. applies: whether a
+    file hits it, by its keys.
     """
 
     key: str

@@ -1,18 +1,13 @@
 """Types of the config.json keys of encoders, and of a preprocessor's files."""
 
 from ..typed_json import Anything, Either, Fields, FieldType, ListOf, Number, Whole
-from .config_keys import EPSILON, FLAG, LAYERS, NET_WIDTH, POSITIVE, SIZE, TEXT, WINDOW
+from .config_keys import EPSILON, FLAG, LAYERS, NET_WIDTH, POSITIVE, SIZE, TEXT, WINDOW, by_key
 
 SIDE = Either((Whole(1, 1 << 20), ListOf(Whole(1, 1 << 20), 2)))
 COLOUR = ListOf(Number(-1e6, 1e6), 3)
 LAYER_LIST = ListOf(Whole(0, 10_000))
 
-
-def _by_key(table: dict[str, FieldType]) -> dict[str, FieldType]:
-    return {key: key_type for keys, key_type in table.items() for key in keys.split()}
-
-
-PARTS: dict[str, FieldType] = _by_key(
+PARTS: dict[str, FieldType] = by_key(
     {
         "image_size patch_size": SIDE,
         "num_channels in_channels in_chans": Whole(1, 64),
@@ -82,7 +77,7 @@ PARTS: dict[str, FieldType] = _by_key(
         "vision_config audio_config": Anything(),
     }
 )
-PREPROCESSOR: dict[str, FieldType] = _by_key(
+PREPROCESSOR: dict[str, FieldType] = by_key(
     {
         "image_mean image_std": COLOUR,
         "image_seq_length": Whole(1, 1 << 20),

@@ -4,6 +4,7 @@ concatenated, a net of two matrices, and learned embeddings around rows and imag
 
 from quants import Tensor
 
+from ..config import other_than
 from ..encoder import VISION, Encoder, always, at, maybe
 from ..spec import Config, Target, TensorMap
 from ..transforms import Invertible, part, reshape
@@ -64,10 +65,7 @@ DEEPSEEK4_VISION = Encoder(
         **{f"image_{name}": f"v.token_embd.img_{name}" for name in ("start", "end", "pad")},
     },
     claimed=("vision.*", "aligner.*", "image_*"),
-    refused={
-        "vision_max_n_token": lambda count: count not in (None, PATCHES),
-        "vision_max_wh_ratio": lambda ratio: ratio not in (None, RATIO),
-    },
+    refused={"vision_max_n_token": other_than(PATCHES), "vision_max_wh_ratio": other_than(RATIO)},
     wrappers=(
         Wrapper(
             "DeepseekV4ForCausalLM",

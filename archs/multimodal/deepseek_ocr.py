@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..config import required
-from ..encoder import VISION, Encoder, always, at, maybe, side
+from ..encoder import GATED_NET, LLAMA_ATTENTION, VISION, Encoder, always, at, maybe, side
 from ..hparams.config_keys import LAYERS, SIZE
 from ..hparams.encoder_keys import SIDE
 from ..spec import Computed, Config, Target, TensorMap
@@ -75,21 +75,7 @@ QWEN2: dict[str, Target] = at(
     "qwen2_model.",
     "v.",
     {
-        **at(
-            "model.model.layers.{i}.",
-            "blk.{i}.",
-            {
-                "input_layernorm": "ln1",
-                "post_attention_layernorm": "ln2",
-                "self_attn.q_proj": "attn_q",
-                "self_attn.k_proj": "attn_k",
-                "self_attn.v_proj": "attn_v",
-                "self_attn.o_proj": "attn_out",
-                "mlp.gate_proj": "ffn_gate",
-                "mlp.up_proj": "ffn_up",
-                "mlp.down_proj": "ffn_down",
-            },
-        ),
+        **at("model.model.layers.{i}.", "blk.{i}.", {**LLAMA_ATTENTION, **GATED_NET}),
         "model.model.norm": "post_ln",
         "query_768": "resample_query_768",
         "query_1024": "resample_query_1024",

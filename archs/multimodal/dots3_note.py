@@ -5,7 +5,7 @@ conformer's convolutions before layers with gated nets. A net of two matrices af
 from collections.abc import Callable, Iterator
 
 from ..config import other_than
-from ..encoder import AUDIO, VISION, Encoder, always, at
+from ..encoder import AUDIO, VISION, WHISPER_ATTENTION, Encoder, always, at
 from ..spec import Config, Target, TensorMap
 from ..transforms import part
 from ..wrapper import Files, Wrapper, key, rows
@@ -28,12 +28,7 @@ LAYER: dict[str, Target] = {
     },
 }
 AUDIO_LAYER: dict[str, Target] = {
-    "self_attn_layer_norm": "ln1",
-    "final_layer_norm": "ln2",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.out_proj": "attn_out",
+    **WHISPER_ATTENTION,
     "fc2": "ffn_down",
     "fc1": (TensorMap("ffn_gate", part(0, 2)), TensorMap("ffn_up", part(1, 2))),
 }

@@ -2,18 +2,10 @@
 net of two matrices.
 """
 
-from ..encoder import VISION, Encoder, always, at
+from ..encoder import FUSED_ATTENTION, VISION, Encoder, always, at
 from ..spec import Target
 
-LAYER: dict[str, Target] = {
-    "norm1": "ln1",
-    "norm2": "ln2",
-    "attn.qkv": "attn_qkv",
-    "attn.proj": "attn_out",
-    "mlp.fc1": "ffn_gate",
-    "mlp.fc2": "ffn_down",
-    "mlp.fc3": "ffn_up",
-}
+LAYER: dict[str, Target] = {**FUSED_ATTENTION, "mlp.fc1": "ffn_gate", "mlp.fc2": "ffn_down", "mlp.fc3": "ffn_up"}
 
 DOTS_OCR = Encoder(
     hf_classes=("DotsOCRForCausalLM",),

@@ -2,11 +2,11 @@
 their own in the text, whose embeddings are in this file.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ..config import other_than
 from ..encoder import AUDIO, VISION, Encoder, always, at, maybe
 from ..spec import Config, Target, TensorMap, Tensors
 from ..transforms import Invertible, reshape, take
@@ -98,10 +98,6 @@ SOUNDS: dict[str, Any] = {
     "audio.rms_norm_eps": 1e-6,
     "audio_soft_tokens_per_image": 188,
 }
-
-
-def _other_than(usual: Any) -> Callable[[Any], bool]:
-    return lambda value: value not in (None, usual)
 
 
 # a convolution's bias, one number for each channel, as (1, channels, 1, 1)
@@ -253,6 +249,6 @@ GEMMA3N = Encoder(
         "a.blk.*.conv_dw.weight": "F32",
         "a.pre_encode.out.weight": "F16",
     },
-    refused={key: _other_than(usual) for key, usual in SOUNDS.items()},
+    refused={key: other_than(usual) for key, usual in SOUNDS.items()},
     wrappers=(WRAPPER,),
 )

@@ -4,7 +4,6 @@ encoders, only matrices over pixels and samples.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +11,11 @@ import numpy as np
 
 from quants import Tensor
 
-from ..encoder import AUDIO, VISION, Encoder, always, at, having, maybe
+from ..config import other_than
+from ..encoder import AUDIO, GATED_NET, QKV, VISION, Encoder, always, at, having, maybe
 from ..spec import Config, Floats, Target, TensorMap
 from ..transforms import Invertible, channels_and_taps, computed, patches_of_pixels, reshape, solved, take
-from ..wrapper import Files, Wrapper, columns, has, key, rows
+from ..wrapper import Files, Wrapper, columns, has, head_width, key, rows
 
 LIMITS = ("input_max", "input_min", "output_max", "output_min")
 
@@ -58,17 +58,7 @@ VISION_LAYER: dict[str, Target] = {
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "layer_scalar": TensorMap("out_scale.weight", _vector),
-    **_limited(
-        {
-            "self_attn.q_proj": "attn_q",
-            "self_attn.k_proj": "attn_k",
-            "self_attn.v_proj": "attn_v",
-            "self_attn.o_proj": "attn_out",
-            "mlp.gate_proj": "ffn_gate",
-            "mlp.up_proj": "ffn_up",
-            "mlp.down_proj": "ffn_down",
-        }
-    ),
+    **_limited({**QKV, "self_attn.o_proj": "attn_out", **GATED_NET}),
 }
 AUDIO_LAYER: dict[str, Target] = {
     "feed_forward1.pre_layer_norm": "ffn_norm",
@@ -85,9 +75,7 @@ AUDIO_LAYER: dict[str, Target] = {
     "self_attn.per_dim_scale": TensorMap("per_dim_scale.weight", _softplus),
     **_limited(
         {
-            "self_attn.q_proj": "attn_q",
-            "self_attn.k_proj": "attn_k",
-            "self_attn.v_proj": "attn_v",
+            **QKV,
             "self_attn.post": "attn_out",
             "lconv1d.linear_start": "conv_pw1",
             "lconv1d.linear_end": "conv_pw2",
@@ -106,14 +94,6 @@ SOUNDS: dict[str, Any] = {
     "attention_logit_cap": 50.0,
     "residual_weight": 0.5,
 }
-
-
-def _other_than(usual: Any) -> Callable[[Any], bool]:
-    return lambda value: value not in (None, usual)
-
-
-def _head_width(files: Files) -> int:
-    return int(files.keys["vision.embedding_length"]) // int(files.keys["vision.attention.head_count"])
 
 
 def _seen_whole(files: Files) -> str | None:
@@ -149,7 +129,7 @@ WRAPPER = Wrapper(
     ),
     config={
         "text.use_bidirectional_attention": _seen_whole,
-        "vision.head_dim": _head_width,
+        "vision.head_dim": head_width(),
         "vision.num_key_value_heads": key("vision.attention.head_count"),
         "vision.position_embedding_size": columns("v.position_embd.weight"),
         "vision.pooling_kernel_size": 3,
@@ -215,7 +195,7 @@ GEMMA4 = Encoder(
         "audio_tower.output_proj": "a.pre_encode.out",
         "embed_audio.embedding_projection": "mm.a.input_projection",
     },
-    refused={f"audio.{key}": _other_than(usual) for key, usual in SOUNDS.items()},
+    refused={f"audio.{key}": other_than(usual) for key, usual in SOUNDS.items()},
     fixed={"a.conv1d.*": "F32", "a.input_projection.weight": "F32", "a.blk.*.conv_dw.weight": "F32"},
     wrappers=(WRAPPER,),
 )

@@ -6,22 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..config import lookup
-from ..encoder import VISION, Encoder, always, at, maybe
+from ..encoder import FUSED_ATTENTION, GATED_NET, VISION, Encoder, always, at, maybe
 from ..spec import Computed, Config, Target
 from ..wrapper import Files, Wrapper, key, rows
 from .qwen_vl import PATCHES, channels
 
-LAYER: dict[str, Target] = {
-    "norm1": "ln1",
-    "norm2": "ln2",
-    "attn.qkv": "attn_qkv",
-    "attn.proj": "attn_out",
-    "attn.q_norm": "attn_q_norm",
-    "attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
+LAYER: dict[str, Target] = {**FUSED_ATTENTION, "attn.q_norm": "attn_q_norm", "attn.k_norm": "attn_k_norm", **GATED_NET}
 
 
 def _merging(files: Files) -> int:

@@ -16,7 +16,7 @@ from ..encoder import Encoder, always, at, maybe
 from ..hparams.config_keys import SIZE
 from ..spec import Config, Floats, Target, TensorMap, Tensors
 from ..transforms import Invertible, channels_and_taps, computed, part, reshape
-from ..wrapper import Files, Wrapper, columns, rows
+from ..wrapper import Files, Wrapper, columns, head_width, rows
 
 NORM_EPS = np.float32(1e-5)  # torch's default of batch norms
 
@@ -128,10 +128,6 @@ def _multiple(files: Files) -> float:
     return files.shape("a.blk.0.ffn_up.weight")[0] / int(files.keys["audio.embedding_length"])
 
 
-def _head_width(files: Files) -> int:
-    return int(files.keys["audio.embedding_length"]) // int(files.keys["audio.attention.head_count"])
-
-
 def _readers(files: Files) -> int:
     """Return layers of the querying transformer."""
     matches = (re.match(r"a\.proj_blk\.(\d+)\.", name) for name in files.tensors)
@@ -146,7 +142,7 @@ WRAPPER = Wrapper(
     biased=("a.enc_ctc_out", "a.enc_ctc_out_mid", "a.input_projection", "a.proj_linear", "a.proj_norm"),
     config={
         "audio.feedforward_mult": _multiple,
-        "audio.dim_head": _head_width,
+        "audio.dim_head": head_width("audio"),
         "audio.output_dim": rows("a.enc_ctc_out.weight"),
         "audio.conv_expansion_factor": 2,
         "has_lora_adapter": False,

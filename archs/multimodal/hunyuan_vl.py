@@ -2,28 +2,13 @@
 patches between two norms, with learned embeddings around rows and images.
 """
 
-import math
-
-from ..encoder import PATCHES, VISION, Encoder, always, at, maybe
+from ..encoder import LLAMA_ATTENTION, PATCHES, VISION, Encoder, always, at, maybe
 from ..spec import Target, TensorMap
 from ..transforms import skip_rows
 from ..typed_json import Whole
-from ..wrapper import Files, Wrapper, key
+from ..wrapper import Wrapper, key, positions_side
 
-LAYER: dict[str, Target] = {
-    "input_layernorm": "ln1",
-    "post_attention_layernorm": "ln2",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_out",
-    "mlp.dense_h_to_4h": "ffn_up",
-    "mlp.dense_4h_to_h": "ffn_down",
-}
-
-
-def _side(files: Files) -> int:
-    return math.isqrt(files.shape("v.position_embd.weight")[0]) * int(files.keys["vision.patch_size"])
+LAYER: dict[str, Target] = {**LLAMA_ATTENTION, "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down"}
 
 
 HUNYUAN_VL = Encoder(
@@ -77,7 +62,7 @@ HUNYUAN_VL = Encoder(
             needed=lambda files: ("mm.0", "mm.2"),
             biased=("v.patch_embd", "mm.0", "mm.2", "mm.model.fc"),
             config={
-                "vision.max_image_size": _side,
+                "vision.max_image_size": positions_side,
                 "vision.hidden_act": "gelu",
                 "vision.interpolate_mode": "bilinear",
                 "vision.out_hidden_size": key("vision.projection_dim"),

@@ -5,7 +5,7 @@ authors' spelling and transformers' own.
 from collections.abc import Callable
 
 from ..encoder import VISION, Encoder, activation, always, at
-from ..spec import Computed, Config, Target, TensorMap
+from ..spec import Computed, Target, TensorMap
 from ..transforms import part
 from ..wrapper import Files, Wrapper, has, inverse, key, square
 
@@ -39,10 +39,6 @@ TRANSFORMERS_LAYER: dict[str, Target] = {
 
 def _tiles(key: str) -> Computed:
     return lambda config: config.get(key) or None
-
-
-def _scale(config: Config) -> int:
-    return int(1 / config["downsample_ratio"])
 
 
 def _sides(name: str) -> Callable[[Files], list[int]]:
@@ -98,7 +94,7 @@ INTERNVL = Encoder(
         "projector_type": always("internvl"),
         "vision.attention.layer_norm_epsilon": "vision.layer_norm_eps",
         **activation("vision.hidden_act", silu="use_silu", gelu="use_gelu"),
-        "vision.projector.scale_factor": _scale,
+        "vision.projector.scale_factor": lambda config: int(1 / config["downsample_ratio"]),
         "vision.preproc_min_tiles": _tiles("min_dynamic_patch"),
         "vision.preproc_max_tiles": _tiles("max_dynamic_patch"),
     },

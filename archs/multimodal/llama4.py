@@ -2,24 +2,11 @@
 a net of two matrices, and one more to the text model's width.
 """
 
-from ..encoder import VISION, Encoder, activation, always, at
-from ..spec import Config, Target
+from ..encoder import LLAMA_ATTENTION, VISION, Encoder, activation, always, at
+from ..spec import Target
 from ..wrapper import Wrapper, columns, inverse, rows, square
 
-LAYER: dict[str, Target] = {
-    "input_layernorm": "ln1",
-    "post_attention_layernorm": "ln2",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_out",
-    "mlp.fc1": "ffn_up",
-    "mlp.fc2": "ffn_down",
-}
-
-
-def _scale(config: Config) -> int:
-    return int(1 / config["vision"]["pixel_shuffle_ratio"])
+LAYER: dict[str, Target] = {**LLAMA_ATTENTION, "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
 
 
 LLAMA4 = Encoder(
@@ -28,7 +15,7 @@ LLAMA4 = Encoder(
         **VISION,
         "projector_type": always("llama4"),
         "vision.attention.layer_norm_epsilon": "vision.norm_eps",
-        "vision.projector.scale_factor": _scale,
+        "vision.projector.scale_factor": lambda config: int(1 / config["vision"]["pixel_shuffle_ratio"]),
         **activation("vision.hidden_act", gelu="use_gelu"),
     },
     tensors={

@@ -9,6 +9,7 @@ import numpy as np
 
 from quants import Tensor, from_array
 
+from ..config import other_than
 from ..encoder import CLIP_VISION, VISION, Encoder, always, at, maybe
 from ..spec import Config, Tensors
 from ..wrapper import Files, Wrapper, edge, has, rows, square
@@ -80,8 +81,8 @@ LLAVA = Encoder(
     prepare=_without_unread,
     refused={
         "vision_feature_layer": lambda layer: isinstance(layer, list),
-        "vision_feature_select_strategy": lambda strategy: strategy not in (None, "default"),
-        "vision.hidden_act": lambda name: name not in (None, "quick_gelu", "gelu"),
+        "vision_feature_select_strategy": other_than("default"),
+        "vision.hidden_act": other_than("quick_gelu", "gelu"),
     },
     wrappers=(
         Wrapper(

@@ -5,7 +5,7 @@ encoder of an audio tokenizer, in a folder of its own, whose codes have embeddin
 from quants import Tensor
 
 from ..config import required
-from ..encoder import AUDIO, VISION, Encoder, always, at, maybe
+from ..encoder import AUDIO, FUSED_ATTENTION, GATED_NET, QKV, VISION, WHISPER_ATTENTION, Encoder, always, at, maybe
 from ..spec import Config, Target, TensorMap, Tensors
 from ..transforms import column, concatenated, stacked, zeros
 from ..typed_json import Fields, Whole
@@ -13,34 +13,12 @@ from .qwen_vl import PATCHES
 
 FOLDER = "audio_tokenizer"
 CODEBOOKS = f"{FOLDER}.encoder.quantizer.vq.layers."
-LAYER: dict[str, Target] = {
-    "norm1": "ln1",
-    "norm2": "ln2",
-    "attn.qkv": "attn_qkv",
-    "attn.proj": "attn_out",
-    "attn.sinks": "attn_sinks",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-AUDIO_LAYER: dict[str, Target] = {
-    "self_attn_layer_norm": "ln1",
-    "final_layer_norm": "ln2",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.out_proj": "attn_out",
-    "fc1": "ffn_up",
-    "fc2": "ffn_down",
-}
+LAYER: dict[str, Target] = {**FUSED_ATTENTION, "attn.sinks": "attn_sinks", **GATED_NET}
+AUDIO_LAYER: dict[str, Target] = {**WHISPER_ATTENTION, "fc1": "ffn_up", "fc2": "ffn_down"}
 LOCAL: dict[str, Target] = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
+    **QKV,
     "self_attn.o_proj": "attn_out",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
+    **GATED_NET,
     "input_layernorm": "ln1",
     "post_attention_layernorm": "ln2",
 }

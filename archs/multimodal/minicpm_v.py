@@ -15,17 +15,15 @@ from numpy.typing import NDArray
 from quants import Tensor, from_array
 from quants.errors import ModelError
 
-from ..config import required
-from ..encoder import CLIP_VISION, VISION, Encoder, always, at, maybe
+from ..config import other_than, required
+from ..encoder import CLIP_VISION, QKV, VISION, Encoder, always, at, maybe
 from ..spec import Config, Target, TensorMap
 from ..transforms import Invertible, computed, part, transpose
 from ..wrapper import Files, Wrapper, key
 
 MERGER: dict[str, Target] = {
     "layer_norm1": "ln1",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
+    **QKV,
     "self_attn.out_proj": "attn_out",
     "pre_norm": "ds_ln",
     "linear_1": "ds_ffn_up",
@@ -60,7 +58,7 @@ MINICPM_V = Encoder(
         "merger.mlp.{i}.linear_1": "mm.up",
         "merger.mlp.{i}.linear_2": "mm.down",
     },
-    refused={"preprocessor.downsample_mode": lambda mode: mode not in (None, "16x")},
+    refused={"preprocessor.downsample_mode": other_than("16x")},
     wrappers=(
         Wrapper(
             "MiniCPMV4_6ForConditionalGeneration",

@@ -10,20 +10,13 @@ from numpy.typing import NDArray
 
 from quants import FormatError, Tensor, format_named
 
-from ..encoder import VISION, Encoder, always, at, maybe, side
+from ..encoder import FUSED_ATTENTION, VISION, Encoder, always, at, maybe, side
 from ..spec import Config, Floats, Target, TensorMap
 from ..transforms import reshape
 
 # RADIO v2.5-H, the only one in such models; config.json lacks its numbers.
 RADIO = {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32, "num_attention_heads": 16}
-LAYER: dict[str, Target] = {
-    "norm1": "ln1",
-    "norm2": "ln2",
-    "attn.qkv": "attn_qkv",
-    "attn.proj": "attn_out",
-    "mlp.fc1": "ffn_up",
-    "mlp.fc2": "ffn_down",
-}
+LAYER: dict[str, Target] = {**FUSED_ATTENTION, "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
 
 
 def _image_size(config: Config) -> int:

@@ -4,16 +4,12 @@ import math
 
 from ..encoder import CLIP_VISION, VISION, Encoder, always, at, maybe
 from ..spec import Config
-from ..wrapper import Files, Wrapper, key
+from ..wrapper import Files, Wrapper, key, positions_side
 
 
 def _image_size(config: Config) -> int | None:
     max_pixels = config["preprocessor"].get("max_pixels")
     return None if max_pixels is None else math.isqrt(max_pixels)
-
-
-def _side(files: Files) -> int:
-    return math.isqrt(files.shape("v.position_embd.weight")[0]) * int(files.keys["vision.patch_size"])
 
 
 def _merging(files: Files) -> int:
@@ -49,7 +45,7 @@ PADDLEOCR_VL = Encoder(
             texts=("paddleocr",),
             biased=("v.patch_embd", "v.post_ln", "mm.1", "mm.2", "mm.input_norm"),
             config={
-                "vision.image_size": _side,
+                "vision.image_size": positions_side,
                 "vision.layer_norm_eps": key("vision.attention.layer_norm_epsilon"),
                 "vision.spatial_merge_size": _merging,
                 "vision.temporal_patch_size": 1,

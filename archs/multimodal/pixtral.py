@@ -9,7 +9,7 @@ import numpy as np
 from ..encoder import VISION, Encoder, activation, always, at, maybe
 from ..spec import Config, Index, Target, TensorMap
 from ..transforms import chain, flat_row, interleave_rope, share
-from ..wrapper import Files, Wrapper, edge, has, key
+from ..wrapper import Files, Wrapper, edge, has, head_width, key
 
 ROTATED = interleave_rope("vision.num_attention_heads")
 LAYER: dict[str, Target] = {
@@ -33,10 +33,6 @@ def _merges(files: Files) -> bool:
     return "mm.patch_merger.weight" in files.tensors
 
 
-def _head_width(files: Files) -> int:
-    return int(files.keys["vision.embedding_length"]) // int(files.keys["vision.attention.head_count"])
-
-
 def _unit(files: Files) -> dict[str, int]:
     return dict.fromkeys(("height", "width"), int(files.keys["vision.patch_size"]))
 
@@ -50,7 +46,7 @@ LLAVA = Wrapper(
     optional=("mm.input_norm", "mm.patch_merger"),
     config={
         "vision.model_type": "pixtral",
-        "vision.head_dim": _head_width,
+        "vision.head_dim": head_width(),
         "vision.rope_theta": 10_000.0,
         "vision_feature_layer": -1,
         "vision_feature_select_strategy": "full",

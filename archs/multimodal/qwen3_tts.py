@@ -12,7 +12,7 @@ import numpy as np
 from quants import Tensor
 from quants.errors import ModelError
 
-from ..encoder import Encoder, always, at
+from ..encoder import GATED_NET, QKV, Encoder, always, at
 from ..spec import Config, Floats, Target, TensorMap, Tensors
 from ..transforms import computed, reshape, stacked
 
@@ -56,21 +56,15 @@ LAYER: dict[str, Target] = {
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_out",
     "post_attention_layernorm": "ln2",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
+    **GATED_NET,
 }
 AUDIO_LAYER: dict[str, Target] = {
     "input_layernorm": "ln1",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
+    **QKV,
     "self_attn.o_proj": "attn_out",
     "self_attn_layer_scale.scale": "ls1.weight",
     "post_attention_layernorm": "ln2",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
+    **GATED_NET,
     "mlp_layer_scale.scale": "ls2.weight",
 }
 SOUND: dict[str, Target] = at(

@@ -11,6 +11,7 @@ import numpy as np
 
 from quants import Tensor, from_array
 
+from ..config import other_than
 from ..encoder import AUDIO, VISION, Encoder, always, at, maybe
 from ..spec import Config, Target, TensorMap
 from ..transforms import Invertible, reshape
@@ -109,7 +110,7 @@ QWEN25_OMNI = Encoder(
         "audio_tower.audio_bos_eos_token.*": "the model's own code does not use it",
     },
     generated=(_positions,),
-    refused={**QWEN25_VL.refused, "audio.n_window": lambda half: half not in (None, 100)},
+    refused={**QWEN25_VL.refused, "audio.n_window": other_than(100)},
     wrappers=(WRAPPER,),
 )
 
@@ -131,10 +132,7 @@ SQUARES: dict[str, Target] = {
 }
 SQUARES_FIXED = {"a.conv2d.*.weight": "F16", "a.conv_out.weight": "F16"}
 # Half the frames of an audio chunk, and the frames that attend to each other: hardcoded by programs.
-PIECES: dict[str, Callable[[Any], bool]] = {
-    "audio.n_window": lambda half: half not in (None, 50),
-    "audio.n_window_infer": lambda seen: seen not in (None, 800),
-}
+PIECES: dict[str, Callable[[Any], bool]] = {"audio.n_window": other_than(50), "audio.n_window_infer": other_than(800)}
 SOUND_TOKENS = {
     "audio_token": "<|audio_pad|>",
     "audio_bos_token": "<|audio_start|>",

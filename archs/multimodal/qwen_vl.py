@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from quants.errors import ModelError
 
-from ..encoder import VISION, Encoder, always, at, maybe, side
+from ..config import other_than
+from ..encoder import GATED_NET, VISION, Encoder, always, at, maybe, side
 from ..spec import Config, Target, TensorMap, Tensors
 from ..transforms import frame, part
 from ..wrapper import Files, Wrapper
@@ -30,9 +31,7 @@ LAYER: dict[str, Target] = {
     "attn.v": "attn_v",
     "mlp.fc1": "ffn_up",
     "mlp.fc2": "ffn_down",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
+    **GATED_NET,
 }
 
 
@@ -144,7 +143,7 @@ QWEN25_VL = Encoder(
         "vision.attention.layer_norm_epsilon": QWEN2_VL.metadata["vision.attention.layer_norm_epsilon"],
     },
     tensors=QWEN2_VL.tensors,
-    refused={"vision.window_size": lambda pixels: pixels not in (None, WINDOW)},
+    refused={"vision.window_size": other_than(WINDOW)},
     wrappers=(QWEN25_WRAPPER,),
 )
 EXAONE = Encoder(

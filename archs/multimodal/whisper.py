@@ -9,21 +9,12 @@ import numpy as np
 
 from quants import Tensor, from_array
 
-from ..encoder import AUDIO, Encoder, always, at, maybe
+from ..encoder import AUDIO, WHISPER_ATTENTION, Encoder, always, at, maybe
 from ..spec import Config, Index, Target, TensorMap, Transform
 from ..transforms import Order, chain, column, flat_row, reordered, reshape, share, take
 from ..wrapper import Wrapper, rows
 
-LAYER: dict[str, Target] = {
-    "self_attn_layer_norm": "ln1",
-    "final_layer_norm": "ln2",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.out_proj": "attn_out",
-    "fc1": "ffn_up",
-    "fc2": "ffn_down",
-}
+LAYER: dict[str, Target] = {**WHISPER_ATTENTION, "fc1": "ffn_up", "fc2": "ffn_down"}
 ENCODER: dict[str, Target] = {
     **{f"audio_tower.conv{i}.weight": f"a.conv1d.{i}.weight" for i in (1, 2)},
     **{f"audio_tower.conv{i}.bias": TensorMap(f"a.conv1d.{i}.bias", column) for i in (1, 2)},

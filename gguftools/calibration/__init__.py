@@ -1,1 +1,1 @@
-"""Encode by what a model does with texts: weights whose errors make up for each other in its products."""
+"""Encode weights with error feedback on calibration texts, and search for recipes by measurement."""

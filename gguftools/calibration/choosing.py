@@ -1,7 +1,7 @@
-"""One weight: how it is encoded best, by what its inputs were on texts that were held back.
+"""Choose how to encode one weight, by its inputs on texts that were held back.
 
-Tried are the format's own encoder, the same weighted by the inputs' mean squares, and error feedback with little, usual
-and much damping. What is chosen is what changes the product's output least on inputs that took no part in any of them.
+The candidates are the format's own encoder, the same weighted by the inputs' mean squares, and error feedback with
+little, usual and much damping. The one that changes the product's output least on held-back inputs is taken.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,14 +33,15 @@ FEW = 2.0  # inputs for each column, below which an expert's matrix is drawn tow
 
 
 class Piece(NamedTuple):
-    """Rows of a weight that share inputs. found, held: mean of x x^T of the inputs, and of those held back.
+    """Hold rows of a weight that share inputs.
 
-    drift, held_drift: of both the mean of (y - x) x^T, y the original model's; None where that is not known.
+    inputs, held: mean of x x^T over the inputs, and over those held back. drift, held_drift: mean of (y - x) x^T over
+    both, y the original model's inputs; None if unknown.
     """
 
     start: int
     stop: int
-    found: "BlockDiagonal"
+    inputs: "BlockDiagonal"
     held: "BlockDiagonal"
     drift: "BlockDiagonal | None" = None
     held_drift: "BlockDiagonal | None" = None
@@ -48,8 +49,10 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Way:
-    """How rows are encoded. damping, factors, weights: of error feedback, factors of blocks of columns; none without
-    it (see `encode_by_columns`).
+    """Describe an encoder of rows.
+
+    damping, factors, weights: of error feedback, factors for blocks of columns; none without it (see
+    `encode_by_columns`).
     """
 
     name: str
@@ -61,9 +64,11 @@ class Way:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What came of a weight. error, error_before: of the output on inputs held back, relative to the output, squared;
-    before: as it would be without texts but for importance weights. aimed: whether the rows make up for a part of what
-    their inputs lost in earlier layers, which `error` leaves out.
+    """Hold an encoded weight.
+
+    error, error_before: squared error of the output on held-back inputs, relative to the output; before: of the encoder
+    without texts, with importance weights if given. aimed: rows also compensate part of the errors that their inputs
+    got in earlier layers, which `error` does not count.
     """
 
     raw: Raw
@@ -79,22 +84,23 @@ class Chosen:
 
 
 def pieces_of(
-    found: Sequence[tuple[int, int, "Products"]], held: Sequence[tuple[int, int, "Products"]]
+    fitted: Sequence[tuple[int, int, "Products"]], held: Sequence[tuple[int, int, "Products"]]
 ) -> Iterator[Piece]:
-    """A weight's rows with their inputs' matrices; those of experts that saw little are drawn towards the mean of all.
+    """Yield a weight's rows with their inputs' matrices.
 
-    An expert without inputs that were held back is judged by its own others. One after the other: matrices are large.
+    Matrices of experts with few inputs are drawn towards the mean of all. An expert without held-back inputs is judged
+    by its own inputs. Yields one at a time: matrices are large.
     """
     from runtime.products.block_diagonal import weighted_sum
 
-    if not found:
+    if not fitted:
         return
-    width, several = found[0][2].width, len({id(products) for _, _, products in found}) > 2
-    total = max(1, sum(products.count for _, _, products in found))
-    parts = ((products.matrix(), products.count / total) for _, _, products in found)
+    width, several = fitted[0][2].width, len({id(products) for _, _, products in fitted}) > 2
+    total = max(1, sum(products.count for _, _, products in fitted))
+    parts = ((products.matrix(), products.count / total) for _, _, products in fitted)
     everyone = weighted_sum(parts) if several else None
     judged = {(start, stop): products for start, stop, products in held}
-    for start, stop, products in found:
+    for start, stop, products in fitted:
         own, count = products.matrix(), products.count
         if everyone is not None:
             few = FEW * width
@@ -107,37 +113,37 @@ def pieces_of(
 
 
 def loss(difference: Floats, matrix: "BlockDiagonal") -> float:
-    """The squared error of outputs: sum of D H D^T over the rows of difference (rows, width)."""
+    """Return the squared error of outputs: sum of D H D^T over the rows of difference (rows, width)."""
     return matrix.along(difference, difference)
 
 
-def ways(form: Format, found: "BlockDiagonal", before: Encode, before_name: str, threads: int) -> list[Way]:
-    """The ways in which rows with such inputs can be encoded; what would be done without texts is the first."""
+def ways(form: Format, inputs: "BlockDiagonal", before: Encode, before_name: str, threads: int) -> list[Way]:
+    """Return the candidates for rows with such inputs; the first is the encoder without texts."""
     from quants.feedback import upper_factor
     from runtime.kernels.threads import parallel, spans
 
-    weights = np.maximum(found.diagonal(), 0).astype(np.float32)
+    weights = np.maximum(inputs.diagonal(), 0).astype(np.float32)
     tried = [Way(before_name, before)]
     if not weights.any():
         return tried
     if form.uses_importance:
         tried.append(Way("weighted", lambda rows: form.encode(rows, weights)))
-    wanted = [(damping, at) for damping in DAMPINGS for at in range(len(found.blocks))]
+    wanted = [(damping, at) for damping in DAMPINGS for at in range(len(inputs.blocks))]
     factors: dict[tuple[float, int], Floats] = {}
 
     def factor(start: int, stop: int) -> None:
         for damping, at in wanted[start:stop]:
-            factors[damping, at] = upper_factor(found.blocks[at], damping)
+            factors[damping, at] = upper_factor(inputs.blocks[at], damping)
 
     parallel(factor, spans(len(wanted), 1), min(threads, AT_ONCE))
     for damping in DAMPINGS:
-        own = [factors[damping, at] for at in range(len(found.blocks))]
+        own = [factors[damping, at] for at in range(len(inputs.blocks))]
         tried.append(Way("feedback", partial(encode_by_columns, form, own, weights), damping, own, weights))
     return tried
 
 
 def encode_by_columns(form: Format, factors: Sequence[Floats], weights: Floats, rows: Floats) -> Raw:
-    """Encode rows with feedback within the columns that each factor is of."""
+    """Encode rows with error feedback inside each factor's block of columns."""
     from quants.feedback import encode_with_feedback
 
     begin, raw = 0, []
@@ -157,33 +163,33 @@ def choose(
     threads: int,
     elsewhere: EncodeAll | None = None,
 ) -> Chosen:
-    """Encode values (rows, width) of a piece in the way that is best for inputs held back.
+    """Encode values (rows, width) of a piece in the way that is best on held-back inputs.
 
-    elsewhere: encodes all of them once a way is chosen, or gives None where that is not worth it.
+    elsewhere: encodes all rows in the chosen way on workers, or returns None if that is not worth it.
     """
     from runtime.kernels.blas import one_thread
     from runtime.kernels.threads import parallel, spans
 
     some = values[np.unique(np.linspace(0, len(values) - 1, min(TRIED_ROWS, len(values))).astype(np.intp))]
     with one_thread():  # the same bytes however many threads there are
-        candidates = ways(form, piece.found, before, before_name, threads)
+        candidates = ways(form, piece.inputs, before, before_name, threads)
     held, parts = piece.held.single(), spans(len(some), SPAN)
 
     def errors(encoders: Sequence[Encode | None], pull: Floats | None = None) -> list[float]:
         """Of the output, for each encoder; None loses all. pull: what rows are drawn towards, (rows, width)."""
-        found = np.zeros((len(encoders), len(parts)))
+        losses_of = np.zeros((len(encoders), len(parts)))
 
         def attempt(start: int, stop: int) -> None:
             for i in range(start, stop):
                 way, part = divmod(i, len(parts))
                 here, encode = slice(*parts[part]), encoders[way]
                 lost = (np.float32(0) if encode is None else form.decode(encode(some[here]))) - some[here]
-                found[way, part] = loss(lost, held)
+                losses_of[way, part] = loss(lost, held)
                 if pull is not None:
-                    found[way, part] -= 2 * float(np.einsum("ij,ij->", pull[here], lost, dtype=np.float64))
+                    losses_of[way, part] -= 2 * float(np.einsum("ij,ij->", pull[here], lost, dtype=np.float64))
 
-        parallel(attempt, spans(found.size, 1), threads)
-        sums: list[float] = found.sum(axis=1).tolist()
+        parallel(attempt, spans(losses_of.size, 1), threads)
+        sums: list[float] = losses_of.sum(axis=1).tolist()
         return sums
 
     *losses, whole = errors([*(way.encode for way in candidates), None])
@@ -203,15 +209,15 @@ def choose(
 
 
 def encode_aimed(encode: Encode, change: "BlockDiagonal", rows: Floats) -> Raw:
-    """Encode rows that are changed first, see `correction`."""
+    """Encode rows after adding a correction, see `correction`."""
     return encode(rows + change.times(rows))
 
 
 def correction(drift: "BlockDiagonal", factors: Sequence[Floats], threads: int) -> "BlockDiagonal":
-    """What rows W change by, W C, so that with inputs x they give a part of what W gives with the original's inputs y.
+    """Return C: rows W become W + W C, to reproduce on inputs x part of W's output on the original's inputs y.
 
-    Of all rows V those with V = W + W (y - x) x^T (x x^T)^-1 come nearest to W y with V x; of that change the share AIM
-    is taken. factors: of the damped inverse, for blocks of columns (see `quants.feedback.upper_factor`).
+    V = W + W (y - x) x^T (x x^T)^-1 brings V x nearest to W y; the fraction AIM of that change is taken. factors: of
+    the damped inverse, for blocks of columns (see `quants.feedback.upper_factor`).
     """
     from runtime.kernels.threads import parallel, spans
     from runtime.products.block_diagonal import BlockDiagonal
@@ -229,7 +235,7 @@ def correction(drift: "BlockDiagonal", factors: Sequence[Floats], threads: int) 
 
 
 def encode_spans(encode: Encode, values: Floats, form: Format, threads: int) -> Raw:
-    """Encode rows (n, width), SPAN at a time from the first: their bytes may depend on who is encoded together."""
+    """Encode rows (n, width), SPAN at a time from the first: bytes may depend on which rows are encoded together."""
     from runtime.kernels.threads import parallel, spans
 
     raw = np.empty((len(values), form.row_bytes(values.shape[1])), np.uint8)
@@ -242,7 +248,7 @@ def encode_spans(encode: Encode, values: Floats, form: Format, threads: int) -> 
 
 
 def together(parts: Sequence[tuple[int, Chosen]]) -> Chosen:
-    """What came of a weight's pieces, of so many rows each, as what came of the weight."""
+    """Join the results of a weight's pieces, given with their numbers of rows."""
     rows = [count for count, _ in parts]
     names = [chosen.method for _, chosen in parts]
     errors = [(chosen.error, chosen.error_before) for _, chosen in parts]

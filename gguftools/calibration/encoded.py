@@ -1,11 +1,11 @@
-"""What was encoded and measured already, kept beside the output until it is written, also from one run to the next.
+"""Keep encoded tensors and measured figures next to the output until it is written, also between runs.
 
-    NAME.encoded            bytes of tensors, one behind the other
-    NAME.encoded.journal    one JSON line that says of what and how, then one for each tensor: [name, format, first
-                            byte, bytes, crc32, what was said of it], and for each figure: {"figure": name, "is": …}
+NAME.encoded            bytes of tensors, one after the other
+NAME.encoded.journal    one JSON line about the work, then one for each tensor: [name, format, first byte, bytes,
+                        crc32, remark], and for each figure: {"figure": name, "is": …}
 
-A search has NAME.search in their place. A line is noted after the bytes were handed to the system, and these are
-compared with their sum before they are believed.
+A search uses NAME.search instead. A line is noted after the bytes were handed to the system, and these are compared
+with their checksum before they are used.
 """
 
 import json
@@ -33,14 +33,14 @@ ANEW = "run it without `resume` to start anew"
 
 
 class Place(NamedTuple):
-    """Where the bytes of a tensor are."""
+    """Hold offset and size of a tensor's bytes."""
 
     at: int
     size: int
 
 
 class Lent(NamedTuple):
-    """Float32 arrays of these shapes, one behind the other in a file. crc: crc32 of their bytes."""
+    """Describe float32 arrays of these shapes, one after the other in a file. crc: crc32 of their bytes."""
 
     path: Path
     at: int
@@ -48,7 +48,7 @@ class Lent(NamedTuple):
     crc: int
 
     def arrays(self) -> list[NDArray[np.float32]] | None:
-        """Those arrays, mapped; None where this process does not see the file, or sees another."""
+        """Return the arrays, mapped; None if this process does not see the file, or sees another."""
         counts = [math.prod(shape) for shape in self.shapes]
         try:
             mapped = np.memmap(self.path, np.float32, "c", self.at, (sum(counts),)).view(np.ndarray)
@@ -62,7 +62,7 @@ class Lent(NamedTuple):
 
 
 class Encoded:
-    """tensors: those that are there, by name; remarks: what was said of each; figures: what was measured."""
+    """Hold kept tensors by name, their remarks, and measured figures."""
 
     def __init__(self, file: Unfinished) -> None:
         self.file = file
@@ -72,9 +72,9 @@ class Encoded:
         self._places: dict[str, Place] = {}
 
     def keep(self, like: Tensor, form: Format, raw: NDArray[np.uint8], remark: Mapping[str, Any]) -> Tensor:
-        """Keep the bytes (rows, bytes of a row) of a tensor with the name and shape of another. Raises FileError.
+        """Keep the bytes (rows, bytes of a row) of a tensor with the name and shape of `like`. Raises FileError.
 
-        They replace those that this name had.
+        They replace earlier bytes of that name.
         """
         data = np.ascontiguousarray(raw).reshape(-1).data
         place = self._place_for(len(data))
@@ -84,7 +84,7 @@ class Encoded:
         return self._add(like, form, place, dict(remark))
 
     def lend(self, arrays: Sequence[NDArray[np.float32]]) -> Lent:
-        """Put numbers where workers can map them, until a tensor is kept or others are lent. Raises FileError."""
+        """Write arrays where workers can map them, until a tensor is kept or others are lent. Raises FileError."""
         plain = [np.ascontiguousarray(array, np.float32).reshape(-1) for array in arrays]
         size, crc = sum(array.nbytes for array in plain), 0
         first = at = -(-self._place_for(size + ALIGNED).at // ALIGNED) * ALIGNED
@@ -96,18 +96,18 @@ class Encoded:
         return Lent(self.file.path.absolute(), first, tuple(array.shape for array in arrays), crc)
 
     def note(self, figure: str, value: Any) -> None:
-        """Keep what was measured: plain data. Raises FileError."""
+        """Keep a measured value, plain data. Raises FileError."""
         with explained(self.file.target, 0):
             self.file.note({"figure": figure, "is": value})
         self.figures[figure] = value
 
     def drop_tensors(self) -> None:
-        """Forget all bytes, not the figures."""
+        """Forget all tensors, but not the figures."""
         os.ftruncate(self.file.fd, 0)
         self.tensors, self.remarks, self._places = {}, {}, {}
 
     def _place_for(self, size: int) -> Place:
-        """The first gap between tensors that is large enough, or their end."""
+        """Return the first gap between tensors that is large enough, or their end."""
         at = 0
         for place in sorted(self._places.values()):
             if place.at - at >= size:
@@ -133,7 +133,7 @@ class Encoded:
         return self.tensors[name]
 
     def restore(self, wanted: Mapping[str, tuple[Tensor, Sequence[Format]]]) -> None:
-        """Take what an earlier run measured, and what it kept of these tensors, as far as that is as it was written."""
+        """Take over an earlier run's figures, and its kept bytes of these tensors if they are as they were written."""
         for line in self.file.lines[1:]:
             with suppress(ValueError, TypeError, KeyError, OSError):  # the line that a kill cut off
                 entry = json.loads(line)
@@ -158,12 +158,11 @@ class Encoded:
 
 
 @contextmanager
-def encoded_beside(target: Path, head: Mapping[str, Any], resume: bool, suffix: str = ENCODED) -> Iterator[Encoded]:
-    """Begin to keep tensors beside `target`, or take up what an earlier run kept; it is gone when the block ends well.
+def open_encoded(target: Path, head: Mapping[str, Any], resume: bool, suffix: str = ENCODED) -> Iterator[Encoded]:
+    """Begin to keep tensors next to `target`, or take over those of an earlier run; removed when the block ends well.
 
-    head: what they are encoded from and how; "gguftools" in it. It stays for the next run after an error that another
-    try may not end in.
-    Raises FileError where another run is at work on it, or the earlier one did something else.
+    head: what they are encoded from and how, with the key "gguftools". After an error that another try may not meet,
+    they stay for the next run. Raises FileError if another run is using them, or if the earlier run did other work.
     """
     with unfinished(target, suffix, suffix + JOURNAL, head, "gguftools", 0, overwrite=False) as file:
         if resume and file.lines and json.loads(file.lines[0]) != json.loads(json.dumps(head)):

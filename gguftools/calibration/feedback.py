@@ -1,8 +1,8 @@
 """Encode a model's weights with error feedback, one layer after another.
 
-Each layer is run on what the layers before it, already encoded, make of the calibration texts: its weights are fitted
-to the inputs that they will have, and, in part, to make up for what these have lost already: the texts go through the
-original's layers, too. Then it is encoded, and the texts go through it.
+Each layer is run on what the earlier, already encoded layers make of the calibration texts. So its weights are fitted
+to the inputs that they will have. In part they also compensate the errors of these inputs: the texts go through the
+original's layers, too. Then the layer is encoded, and the texts go through it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,7 +41,7 @@ EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 
 
 def wanted_items(planned: Planned) -> dict[str, Item]:
-    """The items of an output that feedback may encode: weights of products that get a format of blocks."""
+    """Return the items that feedback may encode: weights of products that get a block format."""
     return {
         item.tensor.name: item
         for file in planned.files
@@ -60,12 +60,11 @@ def encode_layers(
     write: WriteOptions,
     workers: Workers | None = None,
 ) -> None:
-    """Encode the weights of `items` that products of the model have, into `kept`.
+    """Encode the weights of `items` that products of the model use, into `kept`.
 
-    layers: the model as it is written, by the output's names. memory: bytes that matrices of the inputs of a layer may
-    hold (see `columns_within`). write: its threads, and progress(bytes of weights done, of how many, layer).
-    workers: encode rows instead of this process.
-    Raises ModelError for a model that cannot be run so, FileError.
+    layers: the model as it is written, by the output's names. memory: bytes that matrices of a layer's inputs may take
+    (see `columns_within`). write: threads, and progress(bytes of weights done, of how many, layer). workers: encode
+    rows instead of this process. Raises ModelError for a model that cannot be run layer by layer, FileError.
     """
     from runtime.model import Model as RunningModel
 
@@ -77,7 +76,7 @@ def encode_layers(
 
 @dataclass
 class _Work:
-    """One model on its way through its layers, which run on texts that weights are fitted to and on those held back."""
+    """Run a model layer by layer, on texts that weights are fitted to and on held-back ones."""
 
     net: "RunningModel"
     items: Mapping[str, Item]
@@ -101,11 +100,11 @@ class _Work:
             self._tell(layer.prefix.rstrip("."))
             names = [tensor.name for tensor in layer.tensors.values() if tensor.name in self.items]
             if any(map(self._wants, names)):
-                found, judged = self._hessians(names), self._hessians(names)
-                layerwise.watch_differences(fitted, aims[0], layer, found)
-                layerwise.watch_differences(held, aims[1], layer, judged)
+                hessians, held_hessians = self._hessians(names), self._hessians(names)
+                layerwise.watch_differences(fitted, aims[0], layer, hessians)
+                layerwise.watch_differences(held, aims[1], layer, held_hessians)
                 for name in filter(self._wants, names):
-                    self._encode(name, found, judged)
+                    self._encode(name, hessians, held_hessians)
             else:
                 layerwise.advance(chain(*aims), layer)
             changed = [self.kept.tensors[name] for name in names if name in self.kept.tensors]
@@ -113,10 +112,10 @@ class _Work:
             layerwise.advance(fitted, encoded)
             layerwise.advance(held, encoded)
         if self._wants(HEAD):
-            found, judged = self._hessians([HEAD]), self._hessians([HEAD])
-            layerwise.watch_head(fitted, HEAD, found)
-            layerwise.watch_head(held, HEAD, judged)
-            self._encode(HEAD, found, judged)
+            hessians, held_hessians = self._hessians([HEAD]), self._hessians([HEAD])
+            layerwise.watch_head(fitted, HEAD, hessians)
+            layerwise.watch_head(held, HEAD, held_hessians)
+            self._encode(HEAD, hessians, held_hessians)
         self._tell("")
 
     def _tell(self, where: str) -> None:
@@ -127,13 +126,13 @@ class _Work:
         return name in self.items and name not in self.kept.tensors
 
     def _hessians(self, names: Iterable[str]) -> "Hessians":
-        """For the inputs of the weights of these names."""
+        """Return empty matrices for the inputs of these weights."""
         from runtime.hessians import Hessians
 
         return Hessians(self.threads, columns_within(self.memory, (self.items[name].tensor for name in names)))
 
     def _begin(self, ids: NDArray[np.int64], as_it_was: bool = False) -> list["Batch"]:
-        """Texts before the first layer, embedded as the output will have it, or as the model has it."""
+        """Embed texts, with the output's embedding, or with the model's if `as_it_was`."""
         from runtime import layerwise
         from runtime.model import Model as RunningModel
 
@@ -143,14 +142,14 @@ class _Work:
             net = RunningModel(net.metadata, changed, threads=self.threads)
         return layerwise.begin(net, split_evenly(ids, self.at_once))
 
-    def _encode(self, name: str, found: "Hessians", judged: "Hessians") -> None:
-        """Encode a weight, its rows in pieces that share inputs. One that no product saw is left to the plain road."""
+    def _encode(self, name: str, hessians: "Hessians", held_hessians: "Hessians") -> None:
+        """Encode a weight, in pieces of rows that share inputs. One that no product used is encoded plainly later."""
         item = self.items[name]
         tensor = item.tensor
-        seen = found.pieces(name, tensor.rows)
+        seen = hessians.pieces(name, tensor.rows)
         if sum(stop - start for start, stop, _ in seen) != tensor.rows:
             return  # experts without any input
-        pieces = pieces_of(seen, judged.pieces(name, tensor.rows))
+        pieces = pieces_of(seen, held_hessians.pieces(name, tensor.rows))
         chosen = together([(piece.stop - piece.start, self._encode_piece(item, piece)) for piece in pieces])
         self.kept.keep(tensor, item.format, chosen.raw, chosen.as_dict())
 
@@ -165,16 +164,15 @@ class _Work:
         return choose(values, piece, item.format, before, name, self.threads, elsewhere)
 
     def _encode_embedding(self, first: "Layer") -> None:
-        """Encode the rows that tokens are embedded as by what the first products make of an error in them.
+        """Encode the token embedding by how an error in its rows changes the first products.
 
-        Every row is an input: what is lost in its columns counts by the weights that these columns meet. That matrix is
-        known without any text.
+        Every row is an input. An error in a column counts by the weights that multiply it. That matrix needs no text.
         """
         from runtime import layerwise
 
-        found = self._hessians([EMBEDDING])
-        layerwise.watch(self._begin(self.windows.held[:1]), first, found)
-        item, matrix = self.items[EMBEDDING], readers_of(self.net, first, found)
+        hessians = self._hessians([EMBEDDING])
+        layerwise.watch(self._begin(self.windows.held[:1]), first, hessians)
+        item, matrix = self.items[EMBEDDING], readers_of(self.net, first, hessians)
         if matrix is None or item.tensor.width != len(matrix):
             return
         chosen = self._encode_piece(item, Piece(0, item.tensor.rows, matrix, matrix))
@@ -185,18 +183,18 @@ def _encode_plainly(form: Format, importance: Floats | None, rows: Floats) -> ND
     return form.encode(rows, importance)
 
 
-def readers_of(net: "RunningModel", layer: "Layer", found: "Hessians") -> "BlockDiagonal | None":
-    """What an error of a layer's input does to the products that read it: sum of W^T W, scaled as its norm does.
+def readers_of(net: "RunningModel", layer: "Layer", hessians: "Hessians") -> "BlockDiagonal | None":
+    """Return sum of W^T W over the products that read a layer's input, scaled as its norm does: (width, width).
 
-    found: what a run through the layer saw; the products that share its first input are meant. (width, width); None
-    where no product reads what the norm gives.
+    hessians: of a run through the layer; the products that share its first input count. None if no product reads what
+    the norm gives.
     """
     from runtime.products.block_diagonal import BlockDiagonal
 
-    if not found.of or "altup_router.weight" in layer:  # which reads it through another norm
+    if not hessians.of or "altup_router.weight" in layer:  # which reads it through another norm
         return None
-    first = next(iter(found.of.values()))
-    names = [name for (name, expert), products in found.of.items() if products is first and expert == 0]
+    first = next(iter(hessians.of.values()))
+    names = [name for (name, expert), products in hessians.of.items() if products is first and expert == 0]
     scale = layer.array("attn_norm.weight")
     blocks = [np.zeros(upper.shape) for upper in first.uppers]
     for name in names:

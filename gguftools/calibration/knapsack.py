@@ -1,9 +1,9 @@
-"""Which format each weight gets so that all fit into so many bytes and what they lose together is least.
+"""Choose a format for each weight so that all fit into a number of bytes and their total cost is least.
 
-Plain data: of each weight the sizes that it can have and what each costs; costs add up. That is the knapsack problem
-with a choice for each item, solved by dynamic programming: weight after weight, the least cost for every sum of bytes.
-Bytes are counted in units that divide all differences, mostly thousands of bytes; where there would be too many of
-them, in larger ones, and what rounding leaves is filled with the single steps that gain most.
+Input is plain data: the possible sizes of each weight and their costs, which add up. This is the multiple-choice
+knapsack problem, solved by dynamic programming: weight after weight, the least cost for every sum of bytes. Bytes are
+counted in units that divide all differences, mostly thousands of bytes. Where there would be too many, larger units are
+used, and what rounding leaves is filled with the single steps that gain most.
 """
 
 import math
@@ -19,7 +19,7 @@ NEGLIGIBLE = 1.05  # is taken where it costs no more than this times the least
 
 
 class Candidate(NamedTuple):
-    """A format that a weight may have: its name, bytes, and what it costs (in nats of KL divergence)."""
+    """Describe a format that a weight may have: name, bytes, and cost (in nats of KL divergence)."""
 
     format: str
     nbytes: int
@@ -30,21 +30,22 @@ Tables = Mapping[str, Sequence[Candidate]]
 
 
 def limits(tables: Tables) -> tuple[int, int]:
-    """The fewest and the most bytes that all weights can have."""
+    """Return the smallest and the largest number of bytes of all weights."""
     sizes = [[each.nbytes for each in candidates] for candidates in tables.values()]
     return sum(map(min, sizes)), sum(map(max, sizes))
 
 
 def best_within(tables: Tables, budget: int, units: int = UNITS) -> dict[str, Candidate]:
-    """Of each weight a candidate, together `budget` bytes at most, which all of the smallest must not exceed.
+    """Choose a candidate for each weight, with at most `budget` bytes together; all of the smallest must fit.
 
-    The choice costs least; one that costs hardly more is taken where it has 99.9 % of the budget and that has not.
+    The choice costs least. One that costs hardly more is preferred if it uses 99.9 % of the budget and the best does
+    not.
     """
-    least = {name: min(each.nbytes for each in candidates) for name, candidates in tables.items()}
-    room = budget - sum(least.values())
+    smallest = {name: min(each.nbytes for each in candidates) for name, candidates in tables.items()}
+    room = budget - sum(smallest.values())
     unit = max(_unit(tables), -(-room // units), 1)
     steps = {
-        name: [-(-(each.nbytes - least[name]) // unit) for each in candidates] for name, candidates in tables.items()
+        name: [-(-(each.nbytes - smallest[name]) // unit) for each in candidates] for name, candidates in tables.items()
     }
     costs, picks = _solved(tables, steps, room // unit)
     chosen, used = {}, _used(costs, (room - (1 - FULL) * budget) / unit)
@@ -57,15 +58,16 @@ def best_within(tables: Tables, budget: int, units: int = UNITS) -> dict[str, Ca
 
 
 def _unit(tables: Tables) -> int:
-    """The most bytes that divide all differences between a weight's sizes."""
+    """Return the largest number of bytes that divides all differences between a weight's sizes."""
     return math.gcd(*(each.nbytes - candidates[0].nbytes for candidates in tables.values() for each in candidates))
 
 
 def _solved(
     tables: Tables, steps: Mapping[str, Sequence[int]], units: int
 ) -> tuple[NDArray[np.float64], list[NDArray[np.uint8]]]:
-    """The least cost of all weights for each number of units that they use exactly, infinite where none can; of each
-    weight, which candidate it has then.
+    """Return the least cost for each number of units used exactly, and the candidates chosen then.
+
+    The cost is infinite for impossible numbers.
     """
     best, picks = np.full(units + 1, np.inf), []
     best[0] = 0
@@ -83,7 +85,7 @@ def _solved(
 
 
 def _used(costs: NDArray[np.float64], enough: float) -> int:
-    """How many units are best used: of those with least costs the first, or one from `enough` on if that is as good."""
+    """Return the best number of units: the first of least cost, or one from `enough` on if that is as good."""
     best, first = int(np.argmin(costs)), max(0, math.ceil(enough))
     if best >= first or first >= len(costs):
         return best

@@ -1,4 +1,4 @@
-"""Outputs whose weights are encoded by calibration texts before they are written."""
+"""Encode an output's weights with error feedback before it is written."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from ..writing.items import Item, Ready
 from ..writing.options import WriteOptions
 from ..writing.resume import fingerprint
 from .choosing import AIM, DAMPINGS
-from .encoded import encoded_beside
+from .encoded import open_encoded
 from .feedback import encode_layers, wanted_items
 from .row_tasks import Workers
 from .texts import Calibration, calibration_windows
@@ -25,9 +25,9 @@ VERSION = 3  # of how weights are encoded: an earlier run of another one is not 
 
 
 def with_feedback(model: Model, calibration: Calibration) -> EncodeAhead:
-    """What `write_recipes` asks for outputs whose weights are encoded with error feedback.
+    """Return the `encode` function of `write_recipes` for error feedback on calibration texts.
 
-    Its run's progress(bytes of weights done, of how many, layer). Raises what reading the texts does.
+    Its run's progress(bytes of weights done, of how many, layer). Raises what reading the texts raises.
     """
     windows = calibration_windows(model, calibration)
 
@@ -51,7 +51,7 @@ def with_feedback(model: Model, calibration: Calibration) -> EncodeAhead:
             "memory": calibration.memory,
             "sources": fingerprint(planner.origin.files, planner.origin.recorded),
         }
-        with encoded_beside(planned.files[0].path, head, run.resume) as kept:
+        with open_encoded(planned.files[0].path, head, run.resume) as kept:
             kept.restore({name: (item.tensor, [item.format]) for name, item in items.items()})
             away = run.executor if leaves_process(run.executor) else None
             workers = None if away is None else Workers(away, run.source, kept, thread_count(run.threads))

@@ -1,8 +1,8 @@
-"""Rows of a weight that workers encode with error feedback.
+"""Let workers encode rows of a weight with error feedback.
 
 Rows are independent of each other, given the factors of their inputs' matrix. These are too large to be sent with each
-task: they are put into a file beside the output, which workers map where they see it. Rows that come to a worker that
-doesn't are encoded by the process that asks.
+task. So they are written to a file next to the output, which workers map if they see it. Rows of a worker that doesn't
+are encoded by the calling process.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,8 +29,10 @@ ROWS = 4 * SPAN  # of a task
 
 
 class _Task(NamedTuple):
-    """Rows start … stop to encode. lent: weights of the columns, factors, and where rows are `aimed` what they are
-    changed by first. source, name: how they are read; or else values: themselves, float32 (rows, width).
+    """Describe rows start … stop to encode.
+
+    lent: weights of the columns, factors, and if `aimed`, the correction added to rows first. source, name: how workers
+    read the rows; or else values: the rows, float32 (rows, width).
     """
 
     lent: Lent
@@ -45,7 +47,7 @@ class _Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Workers:
-    """What encodes rows elsewhere. source: how workers read tensors, as far as they can. kept: where factors go."""
+    """Encode rows on workers. source: how workers read tensors. kept: where factors are written."""
 
     executor: Executor
     source: Source | None
@@ -53,9 +55,9 @@ class Workers:
     threads: int  # of this process
 
     def encode(self, item: Item, first: int, way: Way, change: "BlockDiagonal | None", values: Floats) -> Raw | None:
-        """Encode rows of an item's tensor, values (n, width) from its row `first` on, changed first by a `correction`.
+        """Encode rows of an item's tensor: values (n, width) from its row `first` on, after adding a `correction`.
 
-        None for too few to be sent, and for what workers do not know how to encode. Raises FileError, FormatError.
+        Returns None for too few rows, and for ways and formats that workers do not know. Raises FileError, FormatError.
         """
         if way.weights is None or len(values) <= ROWS or not can_travel(item.format):
             return None
@@ -65,11 +67,11 @@ class Workers:
         raw = np.empty((len(values), item.format.row_bytes(values.shape[1])), np.uint8)
         tasks = self._tasks(lent, change is not None, item, first, values)
         with closing(in_turn(self.executor, _encoded, tasks)) as results:
-            for task, found in results:
+            for task, encoded in results:
                 here = slice(task.start - first, task.stop - first)
-                if not len(found):  # the worker does not see the factors
-                    found = _encode(arrays, task.aimed, values[here], item.format, self.threads)
-                raw[here] = found
+                if not len(encoded):  # the worker does not see the factors
+                    encoded = _encode(arrays, task.aimed, values[here], item.format, self.threads)
+                raw[here] = encoded
         return raw
 
     def _tasks(self, lent: Lent, aimed: bool, item: Item, first: int, values: Floats) -> Iterator[_Task]:
@@ -97,7 +99,10 @@ def _encode(arrays: Sequence[Floats], aimed: bool, rows: Floats, form: Format, t
 
 
 def _encoded(task: _Task) -> Raw:
-    """What a worker does; nothing where it does not see the factors. Raises FileError as `tensors_of` does."""
+    """Encode rows on a worker; return an empty array if it does not see the factors.
+
+    Raises FileError as `tensors_of`.
+    """
     try:
         arrays = _mapped(task.lent)
     except LookupError:
@@ -110,7 +115,7 @@ def _encoded(task: _Task) -> Raw:
 
 @lru_cache(maxsize=2)
 def _mapped(lent: Lent) -> list[Floats]:
-    """Raises LookupError where they are not here, which is not remembered."""
+    """Map a task's arrays. Raises LookupError if they are not here, which is not cached."""
     arrays = lent.arrays()
     if arrays is None:
         raise LookupError(str(lent.path))

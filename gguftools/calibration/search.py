@@ -1,8 +1,8 @@
-"""A recipe for a size, found by measurement: which format each weight gets so that the model's predictions move least.
+"""Search for the recipe of a size by measurement: the formats by which the model's predictions change least.
 
-What weights cost in each format is predicted (`sensitivity`), the best choice within the size is taken (`knapsack`),
-and what it costs in truth is measured on windows that were held back. Where groups of weights cost more or less than
-was predicted, their gains are corrected, until no better choice comes of it.
+The cost of each format of each weight is predicted (`sensitivity`), the best choice within the size is taken
+(`knapsack`), and its real cost is measured on held-back windows. Where groups of weights cost more or less than
+predicted, their gains are corrected, until no better choice results.
 """
 
 import json
@@ -35,7 +35,7 @@ Size = Callable[[int], int]  # bytes of a tensor → bytes that they take
 
 @dataclass(frozen=True)
 class Choice:
-    """A recipe's formats by weight. predicted, measured: KL divergence from the source, nats a token."""
+    """Hold a recipe's formats by weight. predicted, measured: KL divergence from the source, nats per token."""
 
     formats: Mapping[str, str]
     nbytes: int
@@ -53,7 +53,7 @@ class Choice:
 
 @dataclass
 class Search:
-    """A model whose weights were measured, ready to be asked for recipes of several sizes."""
+    """Hold a model whose weights were measured, to search recipes of several sizes."""
 
     net: Any
     candidates: Mapping[str, Sequence[Format]]
@@ -67,11 +67,11 @@ class Search:
     corrections: dict[str, float] = field(default_factory=dict)
 
     def limits(self, size: Size) -> tuple[int, int]:
-        """The fewest and the most bytes of all weights."""
+        """Return the smallest and the largest number of bytes of all weights."""
         return limits(self._tables(size))
 
     def weights_measured(self) -> set[str]:
-        """The weights that the search has figures for: those that a product saw."""
+        """Return the weights with figures: those that a product used."""
         return {part.weight for part in self.sensitivities.parts}
 
     def _tables(self, size: Size) -> dict[str, list[Candidate]]:
@@ -87,7 +87,7 @@ class Search:
         }
 
     def choose(self, budget: int, size: Size, rounds: int = ROUNDS) -> Choice:
-        """The best recipe whose weights have `budget` bytes together. Raises OptionError where none has so few."""
+        """Return the best recipe whose weights have `budget` bytes together. Raises OptionError if none has so few."""
         self.corrections = {}
         fewest, _ = self.limits(size)
         if budget < fewest:
@@ -112,7 +112,7 @@ class Search:
         return min(tried, key=lambda each: each.measured)
 
     def _correct(self, formats: Mapping[str, str]) -> None:
-        """Measure what each group costs where all others are rounded, too."""
+        """Measure what each group costs while all others are rounded, too."""
         thought = self.sensitivities.by_group(formats)
         whole = self._divergence("probe", formats)
         groups = {part.weight: part.group for part in self.sensitivities.parts}
@@ -126,7 +126,7 @@ class Search:
             self.corrections[group] = factor
 
     def _divergence(self, windows: str, formats: Mapping[str, str]) -> float:
-        """What the model with some weights rounded is from itself, on the windows held back or those to probe by."""
+        """Return the divergence of the model with rounded weights, on the held-back windows or on the probe windows."""
         figure = f"{windows} {digest_of(formats)}"
         if figure not in self.kept.figures:
             judge = self.judge if windows == "held" else self.probe
@@ -140,9 +140,9 @@ class Search:
         return RunningModel(self.net.metadata, {**self.net.tensors, **made}, threads=self.net.threads)
 
     def _encoded(self, name: str, form: str) -> Tensor:
-        tensor, found = self.net.tensors[name], self.kept.tensors.get(name)
-        if found is not None and found.format.name == form:
-            return found
+        tensor, known = self.net.tensors[name], self.kept.tensors.get(name)
+        if known is not None and known.format.name == form:
+            return known
         wanted, weights = format_named(form), self.matrix.entries[name].mean()
         return self.kept.keep(tensor, wanted, encoded_bytes(tensor, wanted, weights, self.net.threads), {})
 
@@ -159,9 +159,9 @@ def searched(
     """Measure what weights cost in each format.
 
     net: the model as it is written, ready to run. candidates: formats of each weight. windows: see `windows_for`;
-    at_once: of them that run together; texts: where they are from. kept: has what an earlier run of this search
-    measured, and gets what this one does. tell(where): what is done.
-    Raises ModelError for a model that cannot be run layer by layer, FileError.
+    at_once: of them that run together; texts: their names. kept: has figures of an earlier run of this search, and gets
+    new ones. tell(step): called before each step. Raises ModelError for a model that cannot be run layer by layer,
+    FileError.
     """
     from runtime.layerwise import check_layerwise
 
@@ -175,18 +175,18 @@ def searched(
 
 
 def windows_for(model: Model, calibration: Calibration) -> Windows:
-    """The windows that a search is done on. Raises what reading the texts does."""
+    """Return the windows of a search. Raises what reading the texts raises."""
     windows = calibration_windows(model, calibration)
     return Windows(some_of(windows.fitted, FITTED), some_of(windows.held, HELD))
 
 
 def digest_of(formats: Mapping[str, Any]) -> str:
-    """What tells a choice of formats from others."""
+    """Return a digest of a choice of formats."""
     return sha256(json.dumps(sorted(formats.items())).encode()).hexdigest()
 
 
 def some_of(ids: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Up to so many windows, from all over the texts."""
+    """Return up to `count` windows, spread over the texts."""
     places = np.unique(np.linspace(0, len(ids) - 1, min(count, len(ids))).round().astype(np.intp))
     some: NDArray[np.int64] = ids[places]
     return some

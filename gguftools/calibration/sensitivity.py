@@ -1,10 +1,10 @@
-"""What each weight costs in each format: how far the model's predictions move, in nats of KL divergence.
+"""Measure what each weight costs in each format: how much the model's predictions change, in nats of KL divergence.
 
-The error D of a weight hurts its product as tr(D H D^T), H the mean of x x^T over the inputs x: that is known for every
-format after one walk through the layers. What such an error does to the predictions is measured once for each weight:
-all weights of a layer are rounded to one coarse format, and what becomes of that is carried to the logits of a few
-windows; each weight's part of it is as large as its part of what changes in the layer's output when it is rounded
-alone. Small errors add up, so a unit of a weight's error costs the same in every format: its gain.
+The error D of a weight changes its product by tr(D H D^T), H the mean of x x^T over the inputs x. That is known for
+every format after one pass through the layers. Its effect on the predictions is measured once for each weight: all
+weights of a layer are rounded to one coarse format, and the result is carried on to the logits of a few windows. Each
+weight's share of the effect is its share of the change in the layer's output when it is rounded alone. Small errors add
+up, so a unit of a weight's error costs the same in every format: its gain.
 """
 
 from base64 import b64decode, b64encode
@@ -57,21 +57,21 @@ ROLES = {
 
 
 def candidates_for(width: int) -> list[Format]:
-    """The formats that rows of so many values may get."""
+    """Return the formats that rows of this width may get."""
     names = LEGACY if width % 256 else WHOLE
     return [form for form in map(format_named, names) if width % form.block_size == 0]
 
 
 def role_of(name: str) -> str:
-    """The group of weights whose gains are corrected together."""
+    """Return the group of weights whose gains are corrected together."""
     return next((role for part, role in ROLES.items() if part in name), "others")
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a weight does to the predictions in one of its places; a tied embedding has two.
+    """Hold the effect of a weight on the predictions in one of its uses; a tied embedding has two.
 
-    errors: by format, of the output of its products. gain: nats for a unit of them.
+    errors: by format, of the output of its products. gain: nats per unit of error.
     """
 
     weight: str
@@ -82,13 +82,13 @@ class Part:
 
 @dataclass
 class Sensitivities:
-    """parts: of all weights; entries: the mean squares of their inputs, by which they are encoded."""
+    """Hold the parts of all weights, and the mean squares of their inputs, by which they are encoded."""
 
     parts: list[Part] = field(default_factory=list)
     entries: dict[str, Entry] = field(default_factory=dict)
 
     def as_dict(self, first: int = 0) -> dict[str, Any]:
-        """Parts from the first-th on with their weights' entries, as plain data; `take` adds them to others."""
+        """Return parts from the first-th on with their weights' entries, as plain data, for `take`."""
         parts = self.parts[first:]
         entries = {part.weight: self.entries[part.weight].sums for part in parts}
         return {
@@ -96,39 +96,39 @@ class Sensitivities:
             "entries": {name: b64encode(sums.astype("<f4").tobytes()).decode() for name, sums in entries.items()},
         }
 
-    def take(self, found: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Add what `as_dict` gave."""
-        self.parts += [Part(*values) for values in found["parts"]]
-        for name, text in found["entries"].items():
+    def take(self, data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Add the result of `as_dict`."""
+        self.parts += [Part(*values) for values in data["parts"]]
+        for name, text in data["entries"].items():
             squares = np.frombuffer(b64decode(text), "<f4").astype(np.float32).reshape(-1, tensors[name].width)
             self.entries[name] = Entry(squares, np.ones(len(squares), np.float32))
 
     def costs(self, corrections: Mapping[str, float]) -> dict[str, dict[str, float]]:
-        """Weight → format → nats. corrections: factors of groups' gains."""
-        found: dict[str, dict[str, float]] = {}
+        """Return weight → format → nats. corrections: factors of groups' gains."""
+        costs: dict[str, dict[str, float]] = {}
         for part in self.parts:
-            own, factor = found.setdefault(part.weight, {}), part.gain * corrections.get(part.group, 1.0)
+            own, factor = costs.setdefault(part.weight, {}), part.gain * corrections.get(part.group, 1.0)
             for form, error in part.errors.items():
                 own[form] = own.get(form, 0.0) + factor * error
-        return found
+        return costs
 
     def by_group(self, formats: Mapping[str, str]) -> dict[str, float]:
-        """Group → nats that a choice of formats is thought to cost, uncorrected."""
-        found: dict[str, float] = {}
+        """Return group → predicted nats of a choice of formats, uncorrected."""
+        costs: dict[str, float] = {}
         for part in self.parts:
-            found[part.group] = found.get(part.group, 0.0) + part.gain * part.errors[formats[part.weight]]
-        return found
+            costs[part.group] = costs.get(part.group, 0.0) + part.gain * part.errors[formats[part.weight]]
+        return costs
 
     def matrix(self, texts: Sequence[str], windows: int, n_ctx: int) -> ImportanceMatrix:
-        """The mean squares as an importance matrix."""
+        """Return the mean squares as an importance matrix."""
         return ImportanceMatrix(Path("calibration"), self.entries, tuple(texts), windows, n_ctx)
 
 
 class Judge:
-    """KL divergence from the model's own predictions on some windows, in nats a token.
+    """Measure KL divergence from the model's own predictions on some windows, in nats per token.
 
-    Looked at is the second half of each window, where there is text to go by; every position of it, or as many as leave
-    the base LOGITS numbers.
+    The second half of each window counts, where there is enough context: every position, or as many as keep the base
+    within LOGITS numbers.
     """
 
     def __init__(self, net: "RunningModel", ids: NDArray[np.int64], at_once: int) -> None:
@@ -140,7 +140,7 @@ class Judge:
 
     @cached_property
     def base(self) -> list[Floats]:
-        """The model's own predictions, a batch each: found when they are first needed."""
+        """Return the model's own log probabilities, one array per batch; computed on first use."""
         batches = self.begin(self.net)
         self.carry(batches, self.net.network.layers)
         return [_log_probabilities(logits) for logits in self._logits(batches)]
@@ -157,13 +157,13 @@ class Judge:
             layerwise.advance(batches, layer)
 
     def of_model(self, net: "RunningModel") -> float:
-        """Of another model with the same tokens, such as the same with rounded weights."""
+        """Return the divergence of another model with the same tokens, such as one with rounded weights."""
         batches = self.begin(net)
         self.carry(batches, net.network.layers)
         return self.of(batches)
 
     def of(self, batches: Sequence["Batch"]) -> float:
-        """Of what stands behind the last layer."""
+        """Return the divergence of batches after the last layer."""
         return _mean(
             _divergence(base, _log_probabilities(logits))
             for base, logits in zip(self.base, self._logits(batches), strict=True)
@@ -181,8 +181,8 @@ class Judge:
                     raise ModelError("a model that predicts no tokens has no divergence to search by")
                 x = logits.x.reshape(batch.forward.texts, batch.forward.length, -1)
                 some = x[:, batch.forward.length // 2 :: self.step].reshape(-1, x.shape[-1])
-                found = replace(logits, x=np.ascontiguousarray(some)).float32()
-            yield found
+                sampled = replace(logits, x=np.ascontiguousarray(some)).float32()
+            yield sampled
 
 
 def _log_probabilities(logits: Floats) -> Floats:
@@ -203,7 +203,7 @@ def _mean(parts: Iterable[Doubles]) -> float:
 
 
 def encoded_bytes(tensor: Tensor, form: Format, weights: Floats | None, threads: int) -> NDArray[np.uint8]:
-    """The tensor in another format: (rows, bytes of a row). weights: (experts, width), None for a plain encoder."""
+    """Encode a tensor: returns (rows, bytes of a row). weights: (experts, width), None for a plain encoder."""
     from runtime.kernels.threads import parallel, spans
 
     raw = np.empty((tensor.rows, form.row_bytes(tensor.width)), np.uint8)
@@ -227,22 +227,24 @@ def measure(
     kept: Encoded,
     tell: Tell,
 ) -> Sensitivities:
-    """Walk through the model's layers. candidates: formats of each weight. tell(where): called at each layer.
+    """Measure a model layer by layer. candidates: formats of each weight. tell(step): called at each layer.
 
-    kept: has what an earlier run measured, and gets what this one does.
-    Weights that no product saw get no part. Raises ModelError for a model that cannot be run layer by layer, FileError.
+    kept: has figures of an earlier run, and gets new ones. Weights that no product used get no part. Raises ModelError
+    for a model that cannot be run layer by layer, FileError.
     """
     return _Walk(net, candidates, judge, kept, tell).run(windows.fitted)
 
 
 @dataclass
 class _Walk:
+    """Measure a model's layers in order."""
+
     net: "RunningModel"
     candidates: Mapping[str, Sequence[Format]]
     judge: Judge
     kept: Encoded
     tell: Tell
-    found: Sensitivities = field(default_factory=Sensitivities)
+    sensitivities: Sensitivities = field(default_factory=Sensitivities)
 
     def run(self, ids: NDArray[np.int64]) -> Sensitivities:
         from runtime import layerwise
@@ -252,8 +254,8 @@ class _Walk:
         places = [layer.prefix.rstrip(".") for layer in layers]
         if all(place in self.kept.figures for place in (*places, ENDS)):
             for place in (*places, ENDS):
-                self.found.take(self.kept.figures[place], self.net.tensors)
-            return self.found
+                self.sensitivities.take(self.kept.figures[place], self.net.tensors)
+            return self.sensitivities
         fitted = layerwise.begin(self.net, split_evenly(ids, self.judge.at_once))
         probe, readers = self.judge.begin(self.net), None
         for i, (layer, place) in enumerate(zip(layers, places, strict=True)):
@@ -266,29 +268,29 @@ class _Walk:
             if reads:
                 readers = readers_of(self.net, layer, seen)
             if known is None:
-                before = len(self.found.parts)
+                before = len(self.sensitivities.parts)
                 self._measure_layer(i, layer, probe, seen)
-                self.kept.note(place, self.found.as_dict(before))
+                self.kept.note(place, self.sensitivities.as_dict(before))
             else:
-                self.found.take(known, self.net.tensors)
+                self.sensitivities.take(known, self.net.tensors)
             layerwise.advance(probe, layer)
         self.tell("output")
-        tied, seen, before = HEAD not in self.net.tensors, Hessians(self.net.threads), len(self.found.parts)
+        tied, seen, before = HEAD not in self.net.tensors, Hessians(self.net.threads), len(self.sensitivities.parts)
         name = EMBEDDING if tied else HEAD
         layerwise.watch_head(fitted, name, seen)
         self._measure_ends(name, probe, seen, readers)
-        self.kept.note(ENDS, self.found.as_dict(before))
-        return self.found
+        self.kept.note(ENDS, self.sensitivities.as_dict(before))
+        return self.sensitivities
 
     def _measure_layer(self, i: int, layer: "Layer", probe: Sequence["Batch"], seen: "Hessians") -> None:
-        """The parts of a layer's weights."""
+        """Measure the parts of a layer's weights."""
         from runtime import layerwise
 
         errors, coarse = {}, {}
         for tensor in layer.tensors.values():
             pieces = self._pieces(tensor.name, seen)
             if pieces:
-                self.found.entries[tensor.name] = entry_of(pieces, tensor)
+                self.sensitivities.entries[tensor.name] = entry_of(pieces, tensor)
                 errors[tensor.name] = self._errors(tensor, pieces)
                 coarse[tensor.name] = self._coarse(tensor)
         if not errors:
@@ -304,7 +306,7 @@ class _Walk:
         lost, whole = self.judge.of(carried), sum(moved.values()) or 1.0
         for name, own in errors.items():
             gain = lost * moved[name] / whole / (own[COARSE] or 1.0)
-            self.found.parts.append(Part(name, role_of(name), gain, own))
+            self.sensitivities.parts.append(Part(name, role_of(name), gain, own))
 
     def _through(self, layer: "Layer", before: Sequence["Batch"]) -> list[Floats]:
         from runtime import layerwise
@@ -314,35 +316,38 @@ class _Walk:
         return [batch.x for batch in batches]
 
     def _moved(self, layer: "Layer", before: Sequence["Batch"], after: Sequence[Floats]) -> float:
-        """How far the layer's output moves from `after`, in units of each token's own size, squared."""
-        found = []
+        """Return how far the layer's output is from `after`, squared, relative to each token's own size."""
+        distances = []
         for made, wanted in zip(self._through(layer, before), after, strict=True):
             x, truth = (each.reshape(-1, each.shape[-1]) for each in (made, wanted))
             size = np.einsum("ij,ij->i", truth, truth)
-            found.append(np.einsum("ij,ij->i", x - truth, x - truth) / np.maximum(size, 1e-30))
-        return float(np.concatenate(found).mean())
+            distances.append(np.einsum("ij,ij->i", x - truth, x - truth) / np.maximum(size, 1e-30))
+        return float(np.concatenate(distances).mean())
 
     def _measure_ends(
         self, head: str, probe: Sequence["Batch"], seen: "Hessians", readers: "BlockDiagonal | None"
     ) -> None:
-        """The parts of what stands around the layers. head: the weight that makes logits, the embedding if tied."""
+        """Measure the parts of the embedding and the output.
+
+        head: the weight that makes logits, the embedding if tied.
+        """
         from runtime.model import Model as RunningModel
         from runtime.products.block_diagonal import weighted_sum
 
         by_name: dict[str, list[tuple[Part, BlockDiagonal]]] = {}
         pieces = self._pieces(head, seen)
         if pieces:
-            self.found.entries[head] = entry_of(pieces, self.net.tensors[head])
+            self.sensitivities.entries[head] = entry_of(pieces, self.net.tensors[head])
             errors, coarse = self._errors(self.net.tensors[head], pieces), self._coarse(self.net.tensors[head])
             other = RunningModel(self.net.metadata, {**self.net.tensors, head: coarse}, threads=self.net.threads)
             batches = [replace(batch, forward=replace(batch.forward, network=other.network)) for batch in probe]
             gain = self.judge.of(batches) / (errors[COARSE] or 1.0)
             group = "output" if head == HEAD else "embedding"  # a tied one is corrected as a whole
-            by_name.setdefault(head, []).append((Part(head, group, gain, errors), pieces[0].found))
+            by_name.setdefault(head, []).append((Part(head, group, gain, errors), pieces[0].inputs))
         if readers is not None and self.net.tensors[EMBEDDING].width == len(readers):
             tensor = self.net.tensors[EMBEDDING]
             pieces = [Piece(0, tensor.rows, readers, readers)]
-            self.found.entries.setdefault(EMBEDDING, entry_of(pieces, tensor))
+            self.sensitivities.entries.setdefault(EMBEDDING, entry_of(pieces, tensor))
             errors, coarse = self._errors(tensor, pieces), self._coarse(tensor)
             other = RunningModel(self.net.metadata, {**self.net.tensors, EMBEDDING: coarse}, threads=self.net.threads)
             batches = [
@@ -353,27 +358,27 @@ class _Walk:
             gain = self.judge.of(batches) / (errors[COARSE] or 1.0)
             by_name.setdefault(EMBEDDING, []).append((Part(EMBEDDING, "embedding", gain, errors), readers))
         for parts in by_name.values():
-            self.found.parts += [part for part, _ in parts]
+            self.sensitivities.parts += [part for part, _ in parts]
             if len(parts) > 1:  # columns weigh by both
                 name, matrix = parts[0][0].weight, weighted_sum([(matrix, part.gain) for part, matrix in parts])
-                self.found.entries[name] = entry_of([Piece(0, 0, matrix, matrix)], self.net.tensors[name])
+                self.sensitivities.entries[name] = entry_of([Piece(0, 0, matrix, matrix)], self.net.tensors[name])
 
     def _pieces(self, name: str, seen: "Hessians") -> list[Piece]:
-        """The pieces of a weight that is searched for; none where a part of it saw no input."""
+        """Return the pieces of a weight that is searched for; none if some of its rows saw no input."""
         if name not in self.candidates:
             return []
         rows = self.net.tensors[name].rows
-        found = seen.pieces(name, rows)
-        pieces = list(pieces_of(found, found))
+        products = seen.pieces(name, rows)
+        pieces = list(pieces_of(products, products))
         return pieces if sum(piece.stop - piece.start for piece in pieces) == rows else []
 
     def _coarse(self, tensor: Tensor) -> Tensor:
-        form, weights = format_named(COARSE), self.found.entries[tensor.name].mean()
+        form, weights = format_named(COARSE), self.sensitivities.entries[tensor.name].mean()
         raw = encoded_bytes(tensor, form, weights, self.net.threads)
         return replace(tensor, format=form, read=lambda start, stop: raw[start:stop])
 
     def _errors(self, tensor: Tensor, pieces: Sequence[Piece]) -> dict[str, float]:
-        """By format, of the whole weight, from a sample of its rows."""
+        """Return the whole weight's error by format, estimated from a sample of its rows."""
         from runtime.kernels.threads import parallel, spans
 
         forms = list(dict.fromkeys([*self.candidates[tensor.name], format_named(COARSE)]))
@@ -382,7 +387,7 @@ class _Walk:
             count = piece.stop - piece.start
             picked = np.unique(np.linspace(0, count - 1, min(SAMPLED_ROWS, count)).astype(np.intp))
             values = _rows_of(tensor, piece.start + picked)
-            weights = np.maximum(piece.found.diagonal(), 0).astype(np.float32)
+            weights = np.maximum(piece.inputs.diagonal(), 0).astype(np.float32)
             losses = [0.0] * len(forms)
 
             def attempt(
@@ -394,7 +399,7 @@ class _Walk:
                 losses: list[float] = losses,
             ) -> None:
                 for i in range(start, stop):
-                    losses[i] = loss(forms[i].decode(forms[i].encode(values, weights)) - values, piece.found)
+                    losses[i] = loss(forms[i].decode(forms[i].encode(values, weights)) - values, piece.inputs)
 
             parallel(attempt, spans(len(forms), 1), self.net.threads)
             sums = [total + each * count / len(values) for total, each in zip(sums, losses, strict=True)]
@@ -402,20 +407,20 @@ class _Walk:
 
 
 def _rows_of(tensor: Tensor, rows: NDArray[np.intp]) -> Floats:
-    """These rows, in order, read with those between them but few of these at a time."""
+    """Return these rows, in order; at most READ_AT_ONCE values are read at a time."""
     step = max(1, READ_AT_ONCE // tensor.width)
-    found = []
+    blocks = []
     for start in range(int(rows[0]), int(rows[-1]) + 1, step):
         stop = min(start + step, int(rows[-1]) + 1)
         some = rows[(rows >= start) & (rows < stop)]
         if len(some):
-            found.append(tensor.float32(start, stop)[some - start])
-    return np.concatenate(found)
+            blocks.append(tensor.float32(start, stop)[some - start])
+    return np.concatenate(blocks)
 
 
 def entry_of(pieces: Sequence[Piece], tensor: Tensor) -> Entry:
-    """The mean squares of a weight's inputs: of each expert's, or of the whole weight's last rows (the values')."""
+    """Return the mean squares of a weight's inputs, for each expert, or of the weight's last rows (the values')."""
     experts = tensor.shape[0] if len(tensor.shape) == 3 and len(pieces) == tensor.shape[0] else 1
     of = pieces if experts > 1 else pieces[-1:]
-    squares = np.stack([np.maximum(piece.found.diagonal(), 0) for piece in of]).astype(np.float32)
+    squares = np.stack([np.maximum(piece.inputs.diagonal(), 0) for piece in of]).astype(np.float32)
     return Entry(squares, np.ones(len(of), np.float32))

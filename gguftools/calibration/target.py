@@ -1,4 +1,4 @@
-"""The recipe for a file of a wanted size."""
+"""Find the recipe for a file of a given size."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +13,7 @@ from quants.arguments import PathLike, thread_count
 from quants.errors import OptionError
 
 from ..measurement.perplexity import tokens_at_once
+from ..models.contents import streamed_tensors
 from ..models.model import Model
 from ..quantization.imatrix import ImportanceMatrix
 from ..quantization.recipe_texts import recipe_of, recipe_text, rules_for
@@ -20,7 +21,7 @@ from ..quantization.recipes import Recipe, is_quantizable
 from ..writing.options import WriteOptions
 from ..writing.report import OutputReport, TensorReport
 from ..writing.resume import SEARCHED, fingerprint
-from .encoded import encoded_beside
+from .encoded import open_encoded
 from .knapsack import FULL
 from .search import Choice, Search, digest_of, searched, windows_for
 from .sensitivity import candidates_for
@@ -30,40 +31,40 @@ PlanFor = Callable[[Recipe, ImportanceMatrix | None], OutputReport]
 VERSION = 1  # of how weights are measured: an earlier search of another one is not gone on with
 STEPS = 30  # of the progress, beside the layers
 LARGE = Recipe("target", 7, "Q8_0", 8.5, "what a search begins with")
-LEAST_BITS, MOST_BITS = 0.5, 32.0
+MIN_BITS, MAX_BITS = 0.5, 32.0
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a file is to have: bytes in all, or bits per weight of tensor data."""
+    """Hold the wanted size of a file: bytes in all, or bits per weight of tensor data."""
 
     size: int | None = None
     bpw: float | None = None
 
     def __post_init__(self) -> None:
-        """Raises OptionError for both, neither, or numbers that are none."""
+        """Raise OptionError for both, neither, or invalid numbers."""
         if (self.size is None) == (self.bpw is None):
             raise OptionError("a target is a size or bits per weight", "give one of target_size and target_bpw")
         if self.size is not None and (isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1):
             raise OptionError(f"target_size is {self.size!r}; a number of bytes was expected")
         bpw = self.bpw
-        if bpw is not None and not (isinstance(bpw, (int, float)) and LEAST_BITS <= bpw <= MOST_BITS):
-            problem = f"target_bpw is {bpw!r}; bits per weight from {LEAST_BITS:g} to {MOST_BITS:g} were expected"
+        if bpw is not None and not (isinstance(bpw, (int, float)) and MIN_BITS <= bpw <= MAX_BITS):
+            problem = f"target_bpw is {bpw!r}; bits per weight from {MIN_BITS:g} to {MAX_BITS:g} were expected"
             raise OptionError(problem)
 
     @property
     def name(self) -> str:
-        """What its recipe is called."""
+        """Return the name of its recipe."""
         return f"{self.bpw:g}bpw" if self.bpw is not None else f"{(self.size or 0) / 1e6:.6g}MB"
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What a recipe is searched for: one that moves the predictions least at a size (`calibration.search`).
+    """Options of a search for the recipe that changes predictions least at a size (`calibration.search`).
 
-    target_size, target_bpw: bytes of the file, or bits per weight. calibrate: texts to measure that on, files beside
-    which the package's own are read, or a Calibration; default the package's own, or those of GPTQ. Raises OptionError
-    for both sizes, none, or numbers that mean nothing.
+    target_size, target_bpw: bytes of the file, or bits per weight. calibrate: texts to measure on, files to which the
+    package's own are added, or a Calibration; default the package's own, or those of GPTQ. Raises OptionError for both
+    sizes, none, or invalid numbers.
     """
 
     target_size: int | None = None
@@ -79,10 +80,10 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A recipe for a target, the mean squares of inputs that its weights are encoded by, and its text.
+class SearchResult:
+    """Hold a recipe for a target, the mean squares of inputs by which its weights are encoded, and its text.
 
-    warning: that it is smaller than it was to be.
+    warning: about a size that is smaller than the target.
     """
 
     recipe: Recipe
@@ -92,13 +93,13 @@ class Found:
     warning: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """As `quantize --json` shows it."""
+        """Return it as `quantize --json` prints it."""
         return {"predicted": self.choice.predicted, "measured": self.choice.measured, "recipe": self.text}
 
 
 @dataclass
 class Sizing:
-    """Which of an output's weights are searched for, and the bytes of all the rest.
+    """Hold the weights of an output that are searched for, and count the bytes of all others.
 
     base: the output as it is planned in large formats.
     """
@@ -111,7 +112,7 @@ class Sizing:
         return {name: candidates_for(each.shape[-1]) for name, each in self.searched.items()}
 
     def formats(self) -> dict[str, str]:
-        """Of all tensors whose format a recipe decides, those of the base."""
+        """Return the base's formats of all tensors whose format a recipe decides."""
         return {
             each.name: each.format
             for each in self.base.tensors
@@ -119,12 +120,12 @@ class Sizing:
         }
 
     def size_of(self, target: Target) -> Callable[[int], int]:
-        """Bytes of a tensor → bytes that count for the target: in a file each begins at a multiple."""
+        """Return the function from a tensor's bytes to those that count for the target; files align tensors."""
         alignment = 1 if target.size is None else self.alignment
         return lambda nbytes: -(-nbytes // alignment) * alignment
 
     def fixed(self, target: Target) -> int:
-        """Bytes of what is not searched for."""
+        """Return the bytes of tensors that are not searched for."""
         size = self.size_of(target)
         own = sum(size(each.nbytes) for each in self.searched.values())
         if target.size is not None:
@@ -136,42 +137,42 @@ class Sizing:
         return sum(math.prod(each.shape) for each in self.base.tensors)
 
     def total(self, target: Target) -> int:
-        """Bytes that a target allows."""
+        """Return the bytes that a target allows."""
         return target.size if target.size is not None else int((target.bpw or 0) * self.values / 8)
 
-    def said(self, target: Target, nbytes: int, up: bool = False) -> str:
-        """So many bytes in the words of a target; up: rounded up to what can be asked for."""
+    def described(self, target: Target, nbytes: int, up: bool = False) -> str:
+        """Return a number of bytes in the target's unit; up: rounded up to what can be asked for."""
         if target.size is not None:
             return f"{nbytes:,} bytes"
         exact = 8 * nbytes / self.values * 1000
         return f"{(math.ceil(exact) if up else math.floor(exact)) / 1000:.3f} bits per weight"
 
     def check_formats(self, target: Target) -> None:
-        """`check` by what the weights' formats allow, before anything is measured."""
-        size, reach = self.size_of(target), []
+        """Check the target by the weights' formats, before anything is measured; see `check`."""
+        size, ranges = self.size_of(target), []
         for name, forms in self.candidates().items():
             shape = self.searched[name].shape
             rows = math.prod(shape[:-1])
-            reach.append([size(rows * form.row_bytes(shape[-1])) for form in forms])
-        self.check(target, sum(map(min, reach)), sum(map(max, reach)))
+            ranges.append([size(rows * form.row_bytes(shape[-1])) for form in forms])
+        self.check(target, sum(map(min, ranges)), sum(map(max, ranges)))
 
-    def check(self, target: Target, fewest: int, most: int) -> None:
-        """Raise OptionError for a target out of reach. fewest, most: bytes that the weights can have."""
+    def check(self, target: Target, min_bytes: int, max_bytes: int) -> None:
+        """Raise OptionError for a target out of reach. min_bytes, max_bytes: that the weights can have."""
         fixed, total = self.fixed(target), self.total(target)
-        if fixed + fewest <= total <= (fixed + most) * 1.001:
+        if fixed + min_bytes <= total <= (fixed + max_bytes) * 1.001:
             return
-        reach = f"{self.said(target, fixed + fewest, up=True)} to {self.said(target, fixed + most)}"
-        much = "small" if total < fixed + fewest else "large"
-        raise OptionError(f"the target of {self.said(target, total)} is too {much}: {reach} can be reached")
+        reach = f"{self.described(target, fixed + min_bytes, up=True)} to {self.described(target, fixed + max_bytes)}"
+        much = "small" if total < fixed + min_bytes else "large"
+        raise OptionError(f"the target of {self.described(target, total)} is too {much}: {reach} can be reached")
 
 
 def sizing(model: Model, plan: PlanFor, decided: Callable[[TensorReport], bool], requantize: bool) -> Sizing:
-    """What there is to search for. decided(tensor): whether the user chose its format already.
+    """Return what can be searched for. decided(tensor): the user chose its format already.
 
-    Raises OptionError where nothing is, or where weights are quantized already and that is not allowed.
+    Raises OptionError if nothing can be, or if weights are quantized already and that is not allowed.
     """
     base = plan(LARGE, None)
-    found = {
+    searched = {
         each.name: each
         for each in base.tensors
         if each.format in ("Q8_0",)
@@ -179,25 +180,24 @@ def sizing(model: Model, plan: PlanFor, decided: Callable[[TensorReport], bool],
         and not decided(each)
         and candidates_for(each.shape[-1])
     }
-    if not found:
+    if not searched:
         raise OptionError(f"{model.path} has no weights to choose formats for")
-    again = [name for name in found if model.tensors[name].format.is_quantized]
+    again = [name for name in searched if model.tensors[name].format.is_quantized]
     if again and not requantize:
         where = f"{again[0]!r} is {model.tensors[again[0]].format.name} in {model.path.name}"
         hint = "start from a float file, or pass `allow_requantize`"
         raise OptionError(f"{where}; encoding it again loses quality", hint)
-    return Sizing(base, found, model.origin.alignment)
+    return Sizing(base, searched, model.origin.alignment)
 
 
 @contextmanager
 def measured(
-    model: Model, sizes: Sizing, calibration: Calibration, run: WriteOptions, beside: Path | None = None
+    model: Model, sizes: Sizing, calibration: Calibration, run: WriteOptions, output: Path | None = None
 ) -> Iterator[Search]:
-    """Measure what the weights cost in each format; see `searched`. run: its threads, progress (done, of how many, what
-    is done), and whether to go on from an earlier run.
+    """Measure what the weights cost in each format; see `searched`. run: threads, progress, resume.
 
-    beside: an output that what is measured is kept beside, until the block ends well. None for a folder of the system.
-    Raises what reading the texts does, ModelError, FileError.
+    output: the file next to which measurements are kept, until the block ends well; None: in a temporary folder. Raises
+    what reading the texts raises, ModelError, FileError.
     """
     from runtime.model import Model as RunningModel
 
@@ -218,18 +218,18 @@ def measured(
         "texts": windows.digest(),
         "names": texts,
         "candidates": digest_of(forms),
-        "sources": fingerprint(model.origin.files, model.origin.recorded) if beside else [],
+        "sources": fingerprint(model.origin.files, model.origin.recorded) if output else [],
     }
     with ExitStack() as stack:
-        place = beside or Path(stack.enter_context(TemporaryDirectory(prefix="gguftools-"))) / "search"
-        kept = stack.enter_context(encoded_beside(place, head, run.resume and beside is not None, SEARCHED))
-        net = RunningModel(model.metadata, model.streamed(), threads=threads)
+        place = output or Path(stack.enter_context(TemporaryDirectory(prefix="gguftools-"))) / "search"
+        kept = stack.enter_context(open_encoded(place, head, run.resume and output is not None, SEARCHED))
+        net = RunningModel(model.metadata, streamed_tensors(model), threads=threads)
         at_once = max(1, tokens_at_once(model) // windows.fitted.shape[1])
         yield searched(net, candidates, windows, at_once, texts, kept, tell)
 
 
-def recipe_for(search: Search, sizes: Sizing, target: Target, plan: PlanFor) -> Found:
-    """The best recipe for a target. Raises OptionError where it is out of reach."""
+def recipe_for(search: Search, sizes: Sizing, target: Target, plan: PlanFor) -> SearchResult:
+    """Return the best recipe for a target. Raises OptionError if it is out of reach."""
     size, sizes = sizes.size_of(target), replace(sizes, base=plan(LARGE, search.matrix))  # it adds keys to the file
     sizes.check(target, *_all_limits(search, sizes, target))
     unseen = [name for name in sizes.searched if name not in search.weights_measured()]
@@ -239,11 +239,11 @@ def recipe_for(search: Search, sizes: Sizing, target: Target, plan: PlanFor) -> 
     recipe = recipe_of(target.name, rules, "found by measurement")
     used = fixed + choice.nbytes
     text = recipe_text(rules, _remarks(search, sizes, target, choice))
-    return Found(recipe, search.matrix, choice, text, _short(sizes.total(target), used))
+    return SearchResult(recipe, search.matrix, choice, text, _short(sizes.total(target), used))
 
 
 def _short(total: int, used: int) -> str | None:
-    """What to say where a choice is far from what its target allows."""
+    """Return a warning if a choice is far below its target."""
     if used >= FULL * total:
         return None
     return f"{100 * (1 - used / total):.1f} % of the target are unused: no larger formats are nearer to the original"
@@ -251,16 +251,16 @@ def _short(total: int, used: int) -> str | None:
 
 def _all_limits(search: Search, sizes: Sizing, target: Target) -> tuple[int, int]:
     size, unseen = sizes.size_of(target), set(sizes.searched) - set(search.weights_measured())
-    fewest, most = search.limits(size)
+    min_bytes, max_bytes = search.limits(size)
     rest = sum(size(sizes.searched[name].nbytes) for name in unseen)
-    return fewest + rest, most + rest
+    return min_bytes + rest, max_bytes + rest
 
 
 def _remarks(search: Search, sizes: Sizing, target: Target, choice: Choice) -> list[str]:
     texts = ", ".join(search.matrix.datasets)
     windows = f"{len(search.windows.held)} windows of {search.windows.held.shape[1]} tokens held back"
     return [
-        f"gguftools recipe for {sizes.said(target, sizes.total(target))}",
+        f"gguftools recipe for {sizes.described(target, sizes.total(target))}",
         f"KL divergence {choice.measured:.6f} nats a token on {windows}; {choice.predicted:.6f} predicted",
         f"measured on {texts}",
     ]

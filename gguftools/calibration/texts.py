@@ -1,4 +1,4 @@
-"""What a model is calibrated on: windows of the user's texts and of the package's own, some of them held back."""
+"""Prepare calibration data: windows of the user's texts and of the package's own, some of them held back."""
 
 import hashlib
 import os
@@ -22,10 +22,10 @@ HELD_BACK = 8  # every so-manieth window is held back
 
 @dataclass(frozen=True)
 class Calibration:
-    """Texts to calibrate on. own_texts: also those of the package, which keep a file good at what the others lack.
+    """Choose texts for calibration. own_texts: also the package's, so that a file stays good at other text.
 
-    n_ctx: tokens of a window; chunks: windows of each text at most. memory: bytes that matrices of what a layer's
-    products read may hold: where they are wider, columns far from each other are seen apart.
+    n_ctx: tokens of a window; chunks: windows of each text at most. memory: bytes that matrices of a layer's inputs may
+    take: beyond it, distant columns are handled separately.
     """
 
     texts: tuple[NamedText, ...] = ()
@@ -35,7 +35,7 @@ class Calibration:
     memory: int = DEFAULT_MEMORY
 
     def __post_init__(self) -> None:
-        """Raises OptionError for sizes that are none, or no text at all."""
+        """Raise OptionError for invalid sizes, or without any text."""
         as_count(self.n_ctx, "n_ctx", 16)
         as_count(self.chunks, "chunks", 2)
         as_count(self.memory, "memory", 1)
@@ -48,7 +48,7 @@ class Calibration:
 
 
 def as_calibration(given: PathLike | Sequence[PathLike] | Calibration) -> Calibration:
-    """What a caller names: texts as NAME=PATH or PATH, or a Calibration. Raises OptionError."""
+    """Return a Calibration, from one, or from texts as NAME=PATH or PATH. Raises OptionError."""
     if isinstance(given, Calibration):
         return given
     several = [given] if isinstance(given, (str, os.PathLike)) else given
@@ -57,20 +57,20 @@ def as_calibration(given: PathLike | Sequence[PathLike] | Calibration) -> Calibr
 
 @dataclass(frozen=True)
 class Windows:
-    """Token ids, int64 (windows, n_ctx): those that weights are fitted to, and those held back to judge by."""
+    """Hold token ids, int64 (windows, n_ctx): to which weights are fitted, and held back to judge by."""
 
     fitted: NDArray[np.int64]
     held: NDArray[np.int64]
 
     def digest(self) -> str:
-        """What tells these windows from others."""
+        """Return a digest of the windows."""
         both = (np.asarray(ids, "<i8").tobytes() for ids in (self.fitted, self.held))
         return hashlib.sha256(b"".join(both)).hexdigest()
 
 
 def calibration_windows(model: Model, calibration: Calibration) -> Windows:
-    """The windows of all texts, as the model's tokenizer makes them. Raises FileError, VocabularyError, OptionError."""
-    found: list[NDArray[np.int64]] = []
+    """Tokenize all texts and cut them into windows. Raises FileError, VocabularyError, OptionError."""
+    windows: list[NDArray[np.int64]] = []
     for text in calibration.all_texts:
         own = text not in calibration.texts
         try:
@@ -79,15 +79,15 @@ def calibration_windows(model: Model, calibration: Calibration) -> Windows:
             if own:  # one of ours is too short for windows of this size
                 continue
             raise
-        found += [window.inputs for window in read.windows if len(window.inputs) == calibration.n_ctx]
-    if len(found) < 2:
-        raise OptionError(f"the texts have {len(found)} windows of {calibration.n_ctx} tokens; at least 2 are needed")
-    last = min(HELD_BACK, len(found))
-    held = [i for i in range(len(found)) if i % last == last - 1]
-    fitted = [i for i in range(len(found)) if i % last != last - 1]
-    return Windows(np.stack([found[i] for i in fitted]), np.stack([found[i] for i in held]))
+        windows += [window.inputs for window in read.windows if len(window.inputs) == calibration.n_ctx]
+    if len(windows) < 2:
+        raise OptionError(f"the texts have {len(windows)} windows of {calibration.n_ctx} tokens; at least 2 are needed")
+    last = min(HELD_BACK, len(windows))
+    held = [i for i in range(len(windows)) if i % last == last - 1]
+    fitted = [i for i in range(len(windows)) if i % last != last - 1]
+    return Windows(np.stack([windows[i] for i in fitted]), np.stack([windows[i] for i in held]))
 
 
 def split_evenly(ids: NDArray[np.int64], windows: int) -> Sequence[NDArray[np.int64]]:
-    """Up to so many windows at a time."""
+    """Split windows into groups of up to `windows`."""
     return [ids[i : i + windows] for i in range(0, len(ids), windows)]

@@ -68,6 +68,7 @@ def window_details() -> list[tuple[ProgressColumn, int]]:
         (progress.MofNCompleteColumn(table_column=WHOLE), 9),
         (progress.TextColumn("{task.fields[note]}", markup=False, table_column=WHOLE), 12),
         (progress.TimeRemainingColumn(compact=True, table_column=WHOLE), 7),
+        (_Rate(table_column=WHOLE), 10),
     ]
 
 
@@ -76,6 +77,15 @@ class _Speed(progress.TransferSpeedColumn):
 
     def render(self, task: Task) -> Text:
         return super().render(task) if task.speed else Text("")
+
+
+class _Rate(ProgressColumn):
+    """Steps a second, or seconds a step; nothing while that is not known."""
+
+    def render(self, task: Task) -> Text:
+        if not task.speed:
+            return Text("")
+        return Text(f"{task.speed:.1f}/s" if task.speed >= 1 else f"{1 / task.speed:.1f} s each", "progress.data.speed")
 
 
 class _Cut(ProgressColumn):

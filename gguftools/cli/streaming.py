@@ -53,22 +53,27 @@ def stream(generations: "Iterable[Generation]", model: Path, count: int, as_json
 
 
 @contextmanager
-def prompt_progress() -> Iterator[Callable[[int, int], None]]:
-    """Yield a function called with (tokens read, total) while prompts are read; it draws a bar from the second call."""
-    with ExitStack() as shown:
-        bar: StepProgress | None = None
+def prompt_progress(title: str = "") -> Iterator[Callable[[int, int], None]]:
+    """Yield a function called with (tokens read, total) while prompts are read; it draws a bar.
 
-        def tell(done: int, total: int) -> None:
-            nonlocal bar
-            if bar is None and 0 < done < total:
+    title: draw a bar at once, until the first prompt is read: the model is loaded before, and kernels are compiled. The
+    bars of later prompts, which are mostly read in no time, begin with the second call.
+    """
+    with ExitStack() as shown:
+        bar: StepProgress | None = shown.enter_context(window_progress(title)) if title else None
+        is_first = True
+
+        def update(done: int, total: int) -> None:
+            nonlocal bar, is_first
+            if bar is None and (is_first or done) and done < total:
                 bar = shown.enter_context(window_progress("read the prompt"))
             if bar is not None:
                 bar(done, total, 0.0)
             if done == total:  # the text comes where the bar was
                 shown.close()
-                bar = None
+                bar, is_first = None, False
 
-        yield tell
+        yield update
 
 
 def _write(text: str) -> None:

@@ -285,7 +285,7 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
     rate = report.source_bytes / max(report.seconds - report.compile_seconds, 1e-9)
     print_line(f"{report.seconds:.1f} s, {size(rate)}/s{prepared(report.compile_seconds)}")
     if (check := report.check) is not None:
-        expected = "as expected" if check.passed else f"expected at most {check.tolerance:g}"
+        expected = "as expected" if check.ok else f"expected at most {check.tolerance:g}"
         verdict = expected if check.exact else "not an error, because weights were rounded"
         prompts = f"{check.prompts} random prompt{'s' if check.prompts > 1 else ''}"
         print_line(f"logits are within {check.difference:.2g} std of transformers' on {prompts}: {verdict}")

@@ -1,1 +1,1 @@
-"""From a model to files: convert, quantize, export, split and merge."""
+"""Convert, quantize, export, split and merge models."""

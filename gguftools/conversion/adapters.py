@@ -1,4 +1,4 @@
-"""LoRA adapters: files of their own for a base model's file, or merged into a checkpoint that is being converted."""
+"""Convert LoRA adapters: to GGUF files for a base model's file, or merged into a checkpoint."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ OUTTYPES = ("F32", "F16", "BF16", "Q8_0")
 
 
 def open_adapter(folder: PathLike) -> Adapter:
-    """A PEFT folder: adapter_config.json with adapter_model.safetensors or .bin. Raises FileError, ModelError."""
+    """Open a PEFT folder: adapter_config.json with adapter_model.safetensors or .bin. Raises FileError, ModelError."""
     folder = Path(folder)
     if not folder.is_dir():
         raise FileError(f"there is no folder {folder}", hint="an adapter is a folder with adapter_config.json")
@@ -43,15 +43,16 @@ def open_adapter(folder: PathLike) -> Adapter:
 
 
 def merge_change(adapters: Sequence[PathLike | tuple[PathLike, float]]) -> Change | None:
-    """What merging these adapters does to a checkpoint: folders, each with a scale (1 if none is given)."""
+    """Return the change of a checkpoint that merges adapters: folders, each with a scale (1 if none is given)."""
     pairs = (each if isinstance(each, tuple) else (each, 1.0) for each in adapters)
     return merging([(open_adapter(folder), scale) for folder, scale in pairs]) if adapters else None
 
 
 @dataclass(frozen=True)
 class Deciding:
-    """An adapter that makes a model decide (see `archs.decisions`). config: the keys of config.json that it changes;
-    head: tensors that it adds.
+    """Describe an adapter that makes a model a decision model (see `archs.decisions`).
+
+    config: keys of config.json that it changes. head: tensors that it adds.
     """
 
     folder: Path
@@ -59,7 +60,7 @@ class Deciding:
     head: dict[str, Tensor]
 
     def change(self, merged: Change | None) -> Change:
-        """What merging does, and the head."""
+        """Return the change that merges adapters and adds the head."""
 
         def both(architecture: Architecture, config: Config, tensors: Tensors) -> Tensors:
             return {**(merged(architecture, config, tensors) if merged else tensors), **self.head}
@@ -67,7 +68,7 @@ class Deciding:
         return both
 
     def plan(self, planned: Plan, checkpoint: Checkpoint) -> Plan:
-        """The plan called as the adapter is."""
+        """Return the plan with the adapter's name and description."""
         metadata = general(self.folder, planned.architecture.name, planned.tensors.values())
         for key in planned.metadata:
             if not key.startswith("general."):
@@ -76,20 +77,22 @@ class Deciding:
 
 
 def deciding(adapters: Sequence[PathLike | tuple[PathLike, float]]) -> Deciding | None:
-    """The one of adapters that makes a model decide, if there is one. Raises FileError, ModelError, OptionError."""
+    """Return the adapter that makes a decision model, if there is one. Raises FileError, ModelError, OptionError."""
     folders = [Path(each[0] if isinstance(each, tuple) else each) for each in adapters]
-    found = [Deciding(folder, config, {}) for folder in folders if (config := of_adapter(folder)) is not None]
-    if len(found) > 1:
-        raise OptionError(f"{found[0].folder} and {found[1].folder} both make a model decide", "merge one of them")
-    return _with_head(found[0]) if found else None
+    candidates = [Deciding(folder, config, {}) for folder in folders if (config := of_adapter(folder)) is not None]
+    if len(candidates) > 1:
+        raise OptionError(
+            f"{candidates[0].folder} and {candidates[1].folder} both make a model decide", "merge one of them"
+        )
+    return _with_head(candidates[0]) if candidates else None
 
 
-def _with_head(found: Deciding) -> Deciding:
-    """With the matrix that makes a query and a key of a state, where the adapter has one (Kev)."""
-    decision = found.config["decision"]
+def _with_head(adapter: Deciding) -> Deciding:
+    """Add the matrix that makes a query and a key of a state, if the adapter has one (Kev)."""
+    decision = adapter.config["decision"]
     if "head" not in decision:
-        return found
-    path = found.folder / decision["head"]
+        return adapter
+    path = adapter.folder / decision["head"]
     tensors, numbers = open_torch(path), torch_numbers(path)
     parts = {end: [tensors.get(f"head.{part}.{end}") for part in "qk"] for end in ("weight", "bias")}
     head = {}
@@ -100,13 +103,13 @@ def _with_head(found: Deciding) -> Deciding:
         head[f"classifier.out_proj.{end}"] = concatenated([q, k], f"classifier.out_proj.{end}")
     rows = head["classifier.out_proj.weight"].shape[0]
     own = {**decision, "head_rows": rows, "temperatures": dict.fromkeys(QUESTIONS, float(numbers["temperature"]))}
-    return replace(found, config={**found.config, "decision": own}, head=head)
+    return replace(adapter, config={**adapter.config, "decision": own}, head=head)
 
 
 def plan_adapter(base: PathLike, folder: PathLike, path: Path, outtype: str = "F32") -> tuple[FilePlan, list[str]]:
-    """The GGUF file of an adapter, and warnings. base: the base model's folder; its config.json is enough.
+    """Plan the GGUF file of an adapter; return it and warnings. base: the base model's folder; config.json is enough.
 
-    outtype: F32, F16, BF16 or Q8_0; rows that Q8_0 does not fit are F16, vectors F32. Raises FileError, ModelError,
+    outtype: F32, F16, BF16 or Q8_0; rows that do not fit Q8_0 are F16, vectors F32. Raises FileError, ModelError,
     OptionError.
     """
     if outtype not in OUTTYPES:
@@ -129,11 +132,11 @@ def _format(tensor: Tensor, outtype: str) -> Format:
 
 
 def _metadata(folder: Path, base: Path, architecture: str, adapter: Adapter, tensors: Iterable[Tensor]) -> Metadata:
-    """Keys in the order of llama.cpp's converter."""
-    found = general(folder, architecture, _adapted(tensors), "adapter", base.resolve().name)
+    """Return the keys in the order of llama.cpp's converter."""
+    described = general(folder, architecture, _adapted(tensors), "adapter", base.resolve().name)
     metadata = Metadata()
-    for key in found:
-        metadata[key] = found.value(key)
+    for key in described:
+        metadata[key] = described.value(key)
         if key == "general.type":
             metadata["adapter.type"] = "lora"
     metadata["adapter.lora.alpha"] = adapter.alpha
@@ -144,11 +147,11 @@ def _metadata(folder: Path, base: Path, architecture: str, adapter: Adapter, ten
 
 
 def _adapted(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """A stand-in for each weight that a pair is added to, for counting parameters."""
-    found: list[Tensor] = []
+    """Return a stand-in for each weight that a pair is added to, for counting parameters."""
+    weights: list[Tensor] = []
     for tensor in tensors:
         if tensor.name.endswith(".lora_b"):  # behind its .lora_a
-            found[-1] = replace(tensor, shape=(*tensor.shape[:-1], found[-1].width))
+            weights[-1] = replace(tensor, shape=(*tensor.shape[:-1], weights[-1].width))
         else:
-            found.append(tensor)
-    return found
+            weights.append(tensor)
+    return weights

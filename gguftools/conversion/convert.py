@@ -1,4 +1,4 @@
-"""Convert a Hugging Face checkpoint to GGUF: in a float type or Q8_0 as a converter does, or straight to a recipe."""
+"""Convert a Hugging Face checkpoint to GGUF: to a float type or Q8_0, or straight to a recipe."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,8 @@ from ..calibration.texts import Calibration
 from ..io.atomic import check_target, output_path, published_together
 from ..io.checkpoint.folder import Checkpoint
 from ..io.naming import is_remote
-from ..models.model import Model, of_parts, write_plain
+from ..models.model import Model, of_parts
+from ..models.outputs import write_plain
 from ..models.sources import Changes, of_checkpoint, of_encoders
 from ..provenance.parameters import Opening, Parameters
 from ..provenance.recording import Described, Recording, described_as
@@ -35,7 +36,7 @@ from ..writing.executors import leaves_process
 from ..writing.options import WriteOptions
 from ..writing.pipeline import Resumable
 from ..writing.report import QuantizeReport
-from ..writing.resume import fingerprint, idle_resume, left_behind
+from ..writing.resume import fingerprint, resume_warnings, unfinished_warnings
 from .adapters import Deciding, deciding, merge_change, plan_adapter
 from .dense_modules import with_dense_modules
 from .mtp_layers import alone, counts, without
@@ -44,7 +45,7 @@ from .predictors import open_predictor
 from .quantize import REMOTE_THREADS, Asked, quantize_model
 from .transcoding import EXACT, write_exact
 
-BEGINNINGS = {"mmproj": "mmproj-", "mtp": "mtp-"}  # of the name that a part's file has by itself
+PREFIXES = {"mmproj": "mmproj-", "mtp": "mtp-"}  # of the name that a part's file has by itself
 
 
 def convert(
@@ -60,18 +61,20 @@ def convert(
 ) -> QuantizeReport:
     """Convert a Hugging Face checkpoint to GGUF.
 
-    source: a folder, or hf://ORG/MODEL[@REVISION], which is read over the network without a copy on disk.
-    output: a file, or a folder for NAME-OUTTYPE.gguf; default the current folder. outtype: F32, F16, BF16, Q8_0, any
-    recipe, "auto", which follows the checkpoint, or "exact": each weight in the smallest blocks that hold its values
-    exactly, else as a conversion to `options.fallback` stores it.
-    part: "model"; "mmproj", the encoders for images and sounds, the file that llama.cpp takes by --mmproj; "all", the
-    text model and its encoders next to it as mmproj- and its name, in the type that follows the checkpoint where
-    outtype is a recipe; "mtp", the layers alone that predict tokens further, with embedding and output, as a draft
-    model; "lora", the adapter in the folder `options.lora` for the base model `source`, F32 unless outtype says
-    otherwise. By itself the name of mmproj and mtp begins with these.
-    imatrix, gptq: where outtype is a recipe, as for `quantize`. options: what else a conversion does. write: how files
-    are written; an interrupted run leaves its work to resume where it has resume itself, reads over the network, or
-    writes a recipe. Raises FileError, ModelError, VocabularyError, FormatError, OptionError.
+    source: a folder, or hf://ORG/MODEL[@REVISION], which is read over the network without a local copy. output: a file,
+    or a folder for NAME-OUTTYPE.gguf; default the current folder. outtype: F32, F16, BF16, Q8_0, any recipe, "auto",
+    which follows the checkpoint, or "exact": each weight in the smallest blocks that hold its values exactly, else in
+    the type `options.fallback`.
+
+    part: "model"; "mmproj", the image and audio encoders, for llama.cpp's --mmproj; "all", the text model, and its
+    encoders next to it as mmproj-NAME, in the checkpoint's type if outtype is a recipe; "mtp", the MTP layers with
+    embedding and output, as a draft model; "lora", the adapter in the folder `options.lora` for the base model
+    `source`, F32 by default. Default names of mmproj and mtp begin with these.
+
+    imatrix, gptq: if outtype is a recipe, as for `quantize`. options: of the conversion. write: how files are written.
+    A run leaves its work to resume if `write.resume` is set, if it reads over the network, or if it writes a recipe.
+    The source must not change while it is read. Raises FileError, ModelError, VocabularyError, FormatError,
+    OptionError.
     """
     job = _Job(source, output, str(outtype).upper(), part, imatrix, gptq, options, write)
     job.check()
@@ -81,7 +84,7 @@ def convert(
 
 @dataclass(frozen=True)
 class _Job:
-    """What `convert` was asked. with_encoders: the encoders are written, too, by another job."""
+    """Hold the arguments of `convert`. with_encoders: another job writes the encoders."""
 
     source: PathLike
     output: PathLike | None
@@ -95,12 +98,12 @@ class _Job:
 
     @property
     def more(self) -> list[str]:
-        """What of `quantize` is asked for beside a recipe."""
+        """Return the names of arguments for `quantize` that are given."""
         given = {"imatrix": self.imatrix, "gptq": self.gptq, "quantize": self.options.quantize}
         return [name for name, each in given.items() if each is not None]
 
     def check(self) -> None:
-        """Raise OptionError, FileError for what is wrong with the call, before anything is read."""
+        """Raise OptionError, FileError for a wrong call, before anything is read."""
         as_path(self.source, "the model")
         if self.outtype not in ("AUTO", EXACT, *FILE_TYPES):
             recipe_named(self.outtype)  # a mistyped one is found before anything is read
@@ -120,7 +123,7 @@ def _convert(job: _Job) -> QuantizeReport:
     job = replace(job, write=job.write.reading(states))
     of_source, outtype = model.origin.outtype or "F32", job.outtype
     outtype = of_source if outtype == "AUTO" else outtype
-    path = _target(job.output, model.path, outtype, BEGINNINGS.get(job.part, ""))
+    path = _target(job.output, model.path, outtype, PREFIXES.get(job.part, ""))
     write = job.write
     if model.origin.remote and write.threads is None:
         write = replace(write, threads=max(thread_count(None), REMOTE_THREADS))
@@ -141,7 +144,11 @@ def _unquantized(job: _Job, model: Model, path: Path, described: Described | Non
     write, options = job.write, job.options
     kept = write.resume or model.origin.remote or leaves_process(write.executor)
     resumable = Resumable(fingerprint(model.files, model.origin.recorded), write.resume) if kept else None
-    warnings = [*model.origin.warnings, *idle_resume([path], write.resume), *left_behind([path], write.resume)]
+    warnings = [
+        *model.origin.warnings,
+        *resume_warnings([path], write.resume),
+        *unfinished_warnings([path], write.resume),
+    ]
     fallback = options.fallback.upper()
     fallback = (model.origin.outtype or "F32") if fallback == "AUTO" else fallback
     recording = None
@@ -170,7 +177,7 @@ def _adapter(job: _Job) -> QuantizeReport:
 
 
 def _model(job: _Job) -> Model:
-    """What a checkpoint's part is, as a file's metadata and tensors."""
+    """Return a part of a checkpoint as a GGUF file's metadata and tensors."""
     if job.part == "mmproj":
         return of_parts(of_encoders(job.source))
     options = job.options
@@ -188,15 +195,15 @@ def _model(job: _Job) -> Model:
 
 
 def _changes(part: Part, options: ConvertOptions) -> Changes:
-    """What becomes of a checkpoint's tensors and plan."""
+    """Return how the options change a checkpoint's tensors and plan."""
     changes = Changes(merge_change(options.merge_lora))
     if options.predictor is not None:
         derive = partial(_with_predictor, *open_predictor(options.predictor))
         changes = changes._replace(derive=derive, derived="a predictor", magic=MAGIC)
     elif part == "mtp":
-        changes = changes._replace(derive=_next_layers_alone, derived="mtp", config={MTP_ONLY: True})
+        changes = changes._replace(derive=_only_mtp, derived="mtp", config={MTP_ONLY: True})
     elif options.no_mtp:
-        changes = changes._replace(derive=_without_next_layers, derived="no mtp")
+        changes = changes._replace(derive=_without_mtp, derived="no mtp")
     elif options.sentence_transformers_dense_modules:
         changes = changes._replace(derive=with_dense_modules, derived="dense modules")
     if options.task is not None:
@@ -211,21 +218,21 @@ def _changes(part: Part, options: ConvertOptions) -> Changes:
 
 
 def _compared(metadata: Metadata, folder: Path) -> str:
-    """What is to be said of the vocabulary beside the tokenizer in the folder."""
+    """Compare the vocabulary with the tokenizer in the folder; return a warning or ""."""
     from ..inspection.original.tokenizer_check import check_tokenizer  # here, because it imports much
 
     return check_tokenizer(metadata, folder).message
 
 
 def _all_parts(job: _Job) -> QuantizeReport:
-    """The text model's file and that of its encoders."""
+    """Write the text model's file and that of its encoders."""
     model = of_parts(of_encoders(job.source))  # what is wrong is said before hours of work on the text model
     own_type = model.origin.outtype or "F32"
     outtype = job.outtype if job.outtype in ("AUTO", *FILE_TYPES) else "AUTO"
     text = _target(job.output, model.path, own_type if job.outtype == "AUTO" else job.outtype)
     encoders = text.with_name(f"mmproj-{text.name}")
     write = replace(job.write, manifest=False, statistics=False)
-    check_target(encoders, model.origin.reads.beside(write.reads), write.overwrite or write.dry_run)
+    check_target(encoders, model.origin.reads.union(write.reads), write.overwrite or write.dry_run)
     with published_together():
         written = _convert(replace(job, part="model", output=text, with_encoders=True))
         more = convert(job.source, encoders, outtype, part="mmproj", write=write)
@@ -238,7 +245,7 @@ def _all_parts(job: _Job) -> QuantizeReport:
 
 
 def _check_exact(outtype: str, options: ConvertOptions, quantizing: bool) -> None:
-    """Raise OptionError where what belongs to EXACT is wrong, or has no meaning, or EXACT is to be quantized."""
+    """Raise OptionError if options of EXACT are wrong or have no effect, or if EXACT is to be quantized."""
     fallback = str(options.fallback).upper()
     if fallback not in ("AUTO", *FILE_TYPES):
         known = f"it is one of auto, {', '.join(FILE_TYPES).lower()}"
@@ -251,22 +258,25 @@ def _check_exact(outtype: str, options: ConvertOptions, quantizing: bool) -> Non
 
 
 def _target(output: PathLike | None, folder: Path, outtype: str, beginning: str = "") -> Path:
-    """The file that is named, or NAME-OUTTYPE.gguf in the folder that is (or the current one). Raises FileError."""
+    """Return the output file: the named one, or NAME-OUTTYPE.gguf in a folder, default the current one.
+
+    Raises FileError.
+    """
     return output_path("." if output is None else output, f"{beginning}{folder.resolve().name}-{outtype}.gguf")
 
 
-def _next_layers_alone(planned: Plan, checkpoint: Checkpoint) -> Plan:
-    """The plan of a file with the layers that predict tokens further. Raises OptionError where there are none."""
+def _only_mtp(planned: Plan, checkpoint: Checkpoint) -> Plan:
+    """Plan a file of the MTP layers. Raises OptionError if there are none."""
     left_out = [name for name in planned.left_out if not is_left_out(name)]  # those are encoders'
     tensors = alone(planned.metadata, planned.tensors, checkpoint.folder, left_out)
     return _named_anew(replace(planned, tensors=tensors), checkpoint)
 
 
-def _without_next_layers(planned: Plan, checkpoint: Checkpoint) -> Plan:
-    """The plan of a file without the layers that predict tokens further, if there are any; nothing is said of them."""
+def _without_mtp(planned: Plan, checkpoint: Checkpoint) -> Plan:
+    """Plan a file without MTP layers, and without a warning about them."""
     planned = replace(planned, left_out=[each for each in planned.left_out if is_left_out(each)])
-    name, _, further = counts(planned.metadata, checkpoint.folder)
-    if not further:
+    name, _, mtp_count = counts(planned.metadata, checkpoint.folder)
+    if not mtp_count:
         metadata = planned.metadata.copy()
         metadata.pop(f"{name}.nextn_predict_layers", None)  # which says 0
         return replace(planned, metadata=metadata)
@@ -275,12 +285,12 @@ def _without_next_layers(planned: Plan, checkpoint: Checkpoint) -> Plan:
 
 
 def _deciding(decision: Deciding, planned: Plan, checkpoint: Checkpoint) -> Plan:
-    """The plan of a model that decides, which has no layers that predict further."""
-    return decision.plan(_without_next_layers(planned, checkpoint), checkpoint)
+    """Plan a decision model, which has no MTP layers."""
+    return decision.plan(_without_mtp(planned, checkpoint), checkpoint)
 
 
 def _named_anew(planned: Plan, checkpoint: Checkpoint) -> Plan:
-    """The plan with the size label of the tensors that are left."""
+    """Return the plan with the size label of its tensors."""
     metadata = planned.metadata.copy()
     for key, value in general(checkpoint.folder, planned.architecture.name, planned.tensors.values()).items():
         metadata[key] = value
@@ -290,7 +300,7 @@ def _named_anew(planned: Plan, checkpoint: Checkpoint) -> Plan:
 def _with_predictor(
     layers: Sequence[tuple[Tensor, Tensor]], threshold: float | None, planned: Plan, checkpoint: Checkpoint
 ) -> Plan:
-    """The plan of a PowerInfer file."""
+    """Plan a PowerInfer file."""
     config = normalized(checkpoint.config, planned.architecture.defaults, planned.architecture.keys)
     metadata = sparse_metadata(planned.architecture, config, planned.metadata, threshold)
     return replace(planned, metadata=metadata, tensors=sparse_tensors(planned.tensors, layers))

@@ -1,7 +1,7 @@
-"""The matrices that sentence-transformers multiplies pooled states with, its Dense modules, as tensors of a file.
+"""Add the Dense modules of sentence-transformers, matrices that multiply pooled states, to a GGUF file.
 
-llama.cpp's files hold two of them, without biases: `dense_2` and after it `dense_3`; LFM2's (ColBERT, whose every token
-has a vector) one of any width.
+llama.cpp's files hold two of them, without biases: `dense_2` and after it `dense_3`. LFM2's (ColBERT, with a vector for
+every token) hold one of any width.
 """
 
 from dataclasses import replace
@@ -27,8 +27,10 @@ WEIGHT, BIAS = "linear.weight", "linear.bias"
 
 
 def with_dense_modules(planned: Plan, checkpoint: Checkpoint) -> Plan:
-    """The plan of a file that has them. Raises OptionError where there are none, ModelError for what files cannot hold,
-    FileError for a module without its files.
+    """Return the plan with Dense modules.
+
+    Raises OptionError if there are none, ModelError for modules that files cannot hold, FileError for a module without
+    its files.
     """
     name, folders = planned.architecture.name, modules_of(checkpoint.folder, "Dense")
     if not folders:
@@ -36,9 +38,9 @@ def with_dense_modules(planned: Plan, checkpoint: Checkpoint) -> Plan:
     if name not in READ_BY + NARROWING:
         known = ", ".join(READ_BY + NARROWING)
         raise ModelError(f"files of {name} have no place for Dense modules", f"those that have: {known}")
-    most = 1 if name in NARROWING else len(NAMES)
-    if len(folders) > most:
-        raise ModelError(f"{checkpoint.folder} has {len(folders)} Dense modules; files of {name} hold {most}")
+    limit = 1 if name in NARROWING else len(NAMES)
+    if len(folders) > limit:
+        raise ModelError(f"{checkpoint.folder} has {len(folders)} Dense modules; files of {name} hold {limit}")
     metadata, tensors = planned.metadata.copy(), dict(planned.tensors)
     width = planned.metadata[f"{name}.embedding_length"]
     for target, folder in zip(NAMES, folders, strict=False):
@@ -57,7 +59,7 @@ def with_dense_modules(planned: Plan, checkpoint: Checkpoint) -> Plan:
 
 
 def _matrix(folder: Path, width: int) -> Tensor:
-    """A module's weight, (out, in)."""
+    """Return a module's weight, (out, in)."""
     path, weights = folder / "config.json", folder / "model.safetensors"
     if not path.is_file() or not weights.is_file():
         lacking = weights if path.is_file() else path
@@ -66,13 +68,13 @@ def _matrix(folder: Path, width: int) -> Tensor:
     activation = config.get("activation_function") or "Identity"
     if activation.rpartition(".")[2] != "Identity":
         raise ModelError(f"{path}: files cannot express the activation {activation}")
-    found = open_safetensors(weights)
-    if BIAS in found:
+    tensors = open_safetensors(weights)
+    if BIAS in tensors:
         raise ModelError(f"{weights}: files cannot express the bias {BIAS!r}")
-    if WEIGHT not in found:
+    if WEIGHT not in tensors:
         raise ModelError(f"{weights} has no {WEIGHT!r}")
-    matrix = found[WEIGHT]
+    matrix = tensors[WEIGHT]
     if len(matrix.shape) != 2 or matrix.shape != (config.get("out_features", matrix.shape[0]), width):
-        said = f"{config.get('out_features')} rows of {width} were expected"
-        raise ModelError(f"{weights}: {WEIGHT!r} has shape {list(matrix.shape)}; {said}")
+        expected = f"{config.get('out_features')} rows of {width} were expected"
+        raise ModelError(f"{weights}: {WEIGHT!r} has shape {list(matrix.shape)}; {expected}")
     return matrix

@@ -1,4 +1,4 @@
-"""The same GGUF file in the other byte order."""
+"""Convert GGUF files to the other byte order."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +22,14 @@ ORDERS = ("little", "big")
 
 @dataclass(frozen=True)
 class EndianReport:
-    """What was written. files: one, or those of a split set. order: "little" or "big". nbytes: of all files."""
+    """Report what was written. files: one, or those of a split set. order: "little" or "big". nbytes: of all files."""
 
     files: list[Path]
     order: str
     nbytes: int
 
     def as_dict(self) -> dict[str, Any]:
-        """The contract of `convert-endian --json`."""
+        """Return the JSON of `convert-endian --json`."""
         return {"files": [str(path) for path in self.files], "byte_order": self.order, "size_bytes": self.nbytes}
 
 
@@ -42,9 +42,9 @@ def convert_endian(
 ) -> EndianReport:
     """Write a GGUF file, or all shards of a set, in another byte order: header, metadata, tensors of every type.
 
-    source: the file (of a set, any shard), or a Model opened from it. order: "little" or "big"; the other one if not
-    given. output: the file, of a set the name that `-0000N-of-…` is added to; NAME-ORDER.gguf if not given.
-    overwrite: replace files that exist. progress(bytes read, of how many, tensor). Raises FileError, OptionError.
+    source: the file (of a set, any shard), or a Model opened from it. order: "little" or "big"; default the other one.
+    output: the file, of a set the name that `-0000N-of-…` is added to; default NAME-ORDER.gguf. overwrite: replace
+    existing files. progress(bytes read, of how many, tensor). Raises FileError, OptionError.
     """
     opened = open_gguf(stored_file(source))
     order = order or ORDERS[opened.byte_order == "little"]

@@ -1,4 +1,4 @@
-"""Out of GGUF: tensors as .safetensors or .npy, or a whole Hugging Face folder that converts to the same file again."""
+"""Export GGUF files: tensors as .safetensors or .npy, or a Hugging Face folder that converts to the same file again."""
 
 import json
 import os
@@ -33,6 +33,7 @@ from ..io.gguf.shards import filled, shard_paths
 from ..io.gguf.writer import TensorInfo
 from ..metadata.checks import check_types
 from ..metadata.difference import compare_metadata
+from ..models.contents import readable_tensors
 from ..models.model import Model, opened, opened_gguf, selected
 from ..writing.options import WriteOptions
 from ..writing.report import Report
@@ -70,7 +71,10 @@ TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 @dataclass(frozen=True)
 class ExportReport(Report):
-    """What was written. differing: metadata keys that a conversion of it would write otherwise; empty is best."""
+    """Report what was written.
+
+    differing: metadata keys that a conversion of it would write otherwise; empty is best.
+    """
 
     path: Path
     files: tuple[str, ...]
@@ -93,29 +97,30 @@ def export(
     """Make the Hugging Face folder that a model could come from, or write tensors under their GGUF names.
 
     output: a folder for a checkpoint; for tensors a .safetensors file, a .npy file for one, or a folder for a .npy file
-    of each. mmproj: the encoders of a model of images or sounds, of which `source` is the text model: the checkpoint
-    has both. tensors: a regular expression that their names must hold. outtype: F32, F16 or BF16; None keeps floats as
-    they are and decodes block formats to F32; .npy has no BF16, which becomes F32 there. max_size: bytes of weights in
-    a file of a checkpoint. write: how files are written; threads, progress and overwrite mean something here.
-    A checkpoint converts to the same tensors again; `differing` lists metadata that would not be the same.
-    Raises FileError, OptionError, FormatError, VocabularyError, ModelError where a conversion cannot be undone.
+    of each. mmproj: the image or audio encoders of the text model `source`: the checkpoint has both. tensors: a regular
+    expression that must match part of their names. outtype: F32, F16 or BF16; None keeps floats and decodes block
+    formats to F32; .npy has no BF16, which becomes F32. max_size: bytes of weights in a file of a checkpoint. write:
+    how files are written; threads, progress and overwrite are used.
+
+    A checkpoint converts to the same tensors again; `differing` lists metadata that would differ. Raises FileError,
+    OptionError, FormatError, VocabularyError, ModelError if a conversion cannot be undone.
     """
     write.check_used(export, "threads", "progress", "overwrite", "reads")
     wanted, path = None if outtype is None else str(outtype).upper(), as_path(output, "the output")
     if wanted is not None and wanted not in OUTTYPES:
         raise OptionError(f"tensors cannot be exported as {outtype!r}", hint=f"choose one of {', '.join(OUTTYPES)}")
     as_count(1 if max_size is None else max_size, "max_size", 1)
-    alone = tensors is not None or os.fspath(output).endswith((".safetensors", ".npy"))
-    if alone and max_size is not None:
+    is_tensors = tensors is not None or os.fspath(output).endswith((".safetensors", ".npy"))
+    if is_tensors and max_size is not None:
         raise OptionError("max_size means nothing for tensors by themselves", "it is for the weights of a checkpoint")
-    if alone and mmproj is not None:
+    if is_tensors and mmproj is not None:
         raise OptionError("mmproj means nothing for tensors by themselves", "name that file as the source")
     model, encoders = opened(source), None if mmproj is None else opened_gguf(mmproj)
-    reads = model.origin.reads if encoders is None else model.origin.reads.beside(encoders.origin.reads)
-    writing = _Writing(wanted, not alone, replace(write, reads=reads.beside(write.reads)))
-    if not alone:
+    reads = model.origin.reads if encoders is None else model.origin.reads.union(encoders.origin.reads)
+    writing = _Writing(wanted, not is_tensors, replace(write, reads=reads.union(write.reads)))
+    if not is_tensors:
         return _write_checkpoint(model, encoders, path, max_size or DEFAULT_SHARD, writing)
-    chosen, is_folder = selected(model.readable(), tensors), path.is_dir() or os.fspath(output).endswith("/")
+    chosen, is_folder = selected(readable_tensors(model), tensors), path.is_dir() or os.fspath(output).endswith("/")
     if is_folder:
         with made_folder(path):
             return _write_npys({f"{_file_name(each.name)}.npy": each for each in chosen}, path, writing)
@@ -139,14 +144,14 @@ def _file_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Writing:
-    """How files are written. keep_small: vectors keep their type, as norms do in files for conversion."""
+    """Hold how files are written. keep_small: vectors keep their type, as norms do in conversions."""
 
     outtype: str | None
     keep_small: bool
     options: WriteOptions
 
     def format(self, tensor: Tensor) -> Format:
-        """What a tensor is written as."""
+        """Return the format that a tensor is written in."""
         is_float = tensor.format.name in FLOATS
         if tensor.format.elements is not None and not (is_float and self.outtype):
             return tensor.format
@@ -169,7 +174,7 @@ class _Writing:
             file.write(raw)
 
     def safetensors(self, path: Path, named: Sequence[tuple[str, Tensor]]) -> int:
-        """Returns the bytes of the file."""
+        """Write a safetensors file; return its bytes."""
         forms = {name: self.format(tensor) for name, tensor in named}
         order = sorted(named, key=lambda each: -forms[each[0]].block_bytes)
         entries = [TensorInfo(name, tensor.shape, forms[name]) for name, tensor in order]
@@ -186,7 +191,7 @@ class _Writing:
 
 
 def _write_npys(tensors: Mapping[str, Tensor], folder: Path, writing: _Writing) -> ExportReport:
-    """A file of each tensor in a folder, all or none."""
+    """Write a file of each tensor in a folder, all or none."""
     for name in tensors:
         check_target(folder / name, writing.options.reads, writing.options.overwrite)
     with files_of_folder(folder, writing.options.overwrite, writing.options.reads) as made:
@@ -195,7 +200,7 @@ def _write_npys(tensors: Mapping[str, Tensor], folder: Path, writing: _Writing) 
 
 
 def _write_npy(tensor: Tensor, path: Path, writing: _Writing) -> int:
-    """Returns the bytes of the file."""
+    """Write a .npy file; return its bytes."""
     if writing.outtype == "BF16":
         raise OptionError("numpy has no BF16", hint="choose F32 or F16")
     form = writing.format(tensor)
@@ -209,22 +214,22 @@ def _write_npy(tensor: Tensor, path: Path, writing: _Writing) -> int:
 
 
 def _planned(model: Model, encoders: Model | None) -> ExportPlan:
-    """The checkpoint of a model, and of its encoders where they are given."""
+    """Plan the checkpoint of a model, and of its encoders if given."""
     check_types(model.metadata, "")
     if encoders is None:
-        return plan_export(model.metadata, dict(model.readable()))
+        return plan_export(model.metadata, dict(readable_tensors(model)))
     from archs.plans.export.multimodal_checkpoint import plan_multimodal_checkpoint
 
     check_types(encoders.metadata, "")
     return plan_multimodal_checkpoint(
-        model.metadata, dict(model.readable()), encoders.metadata, dict(encoders.readable())
+        model.metadata, dict(readable_tensors(model)), encoders.metadata, dict(readable_tensors(encoders))
     )
 
 
 def _write_checkpoint(
     model: Model, encoders: Model | None, target: Path, max_size: int, writing: _Writing
 ) -> ExportReport:
-    """Weights, config.json and tokenizer; of a model with encoders also the preprocessor's file."""
+    """Write weights, config.json and tokenizer; with encoders also the preprocessor's file."""
     with new_folder(target, writing.options.overwrite, writing.options.reads, INSTEAD) as made:
         rebuilt = _planned(model, encoders)
         config = _config(rebuilt, model.metadata, writing)
@@ -234,8 +239,8 @@ def _write_checkpoint(
         if rebuilt.preprocessor:
             texts["preprocessor_config.json"] = _json(rebuilt.preprocessor)
         texts |= restored_files(model.metadata) if "tokenizer.ggml.model" in model.metadata else {}
-        if rebuilt.tokenizer and (said := texts.get(TOKENIZER_CONFIG)):
-            texts[TOKENIZER_CONFIG] = _json({**json.loads(said), "extra_special_tokens": rebuilt.tokenizer})
+        if rebuilt.tokenizer and (text := texts.get(TOKENIZER_CONFIG)):
+            texts[TOKENIZER_CONFIG] = _json({**json.loads(text), "extra_special_tokens": rebuilt.tokenizer})
         if rebuilt.preprocessor:  # processors do not read tokenizer_config.json
             texts |= template_files(restored_templates(model.metadata))
         for name, content in texts.items():
@@ -268,7 +273,7 @@ def _config(rebuilt: ExportPlan, metadata: Metadata, writing: _Writing) -> dict[
 
 
 def _vocabulary_differences(folder: Path, rebuilt: ExportPlan, metadata: Metadata) -> list[str]:
-    """Keys of the vocabulary that a conversion of the folder would write otherwise."""
+    """Return keys of the vocabulary that a conversion of the folder would write otherwise."""
     if "tokenizer.ggml.model" not in metadata:
         return []
     architecture, rows = rebuilt.architecture, metadata["tokenizer.ggml.tokens"]
@@ -294,7 +299,7 @@ def _vocabulary_differences(folder: Path, rebuilt: ExportPlan, metadata: Metadat
 def _write_weights(
     folder: Path, tensors: Mapping[str, Tensor], max_size: int, writing: _Writing
 ) -> tuple[list[str], int]:
-    """One file, or shards with an index. Returns names and bytes."""
+    """Write one file, or shards with an index. Returns names and bytes."""
     shards = filled(tensors.items(), lambda each: each[1].size * writing.format(each[1]).block_bytes, max_size)
     names = [path.name for path in shard_paths(folder / "model", "model", len(shards), ".safetensors")]
     names = ["model.safetensors"] if len(shards) == 1 else names

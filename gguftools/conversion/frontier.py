@@ -1,4 +1,4 @@
-"""How small a model can be made at what loss: recipes of several sizes, searched for by one measurement."""
+"""Search recipes of several sizes by one measurement: the trade-off of size and loss."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,8 @@ from quants.errors import GgufToolsError, OptionError
 from ..calibration.target import Target, measured, recipe_for, sizing
 from ..calibration.texts import Calibration, as_calibration
 from ..io.atomic import atomic_output, check_target
-from ..models.model import Model, opened, write_quantized
+from ..models.model import Model, opened
+from ..models.outputs import write_quantized
 from ..quantization.imatrix import ImportanceMatrix
 from ..quantization.options import QuantizeOptions
 from ..quantization.recipes import Recipe
@@ -23,7 +24,10 @@ IMAGES = (".svg", ".png")
 
 
 class Point(NamedTuple):
-    """A recipe of the frontier. nbytes: of the whole file. predicted, measured: KL divergence, nats a token."""
+    """Describe a recipe of the frontier.
+
+    nbytes: of the whole file. predicted, measured: KL divergence, nats per token.
+    """
 
     bits_per_weight: float
     nbytes: int
@@ -43,13 +47,13 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Frontier:
-    """The recipes that were found for a source, from the smallest on."""
+    """Hold the recipes for a source, the smallest first."""
 
     source: Path
     points: tuple[Point, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The contract of `quantize --frontier --json`."""
+        """Return the JSON of `quantize --frontier --json`."""
         return {"source": str(self.source), "points": [point.as_dict() for point in self.points]}
 
 
@@ -66,11 +70,10 @@ def frontier(
 ) -> Frontier:
     """Search for the recipe of each of some sizes; no model is written.
 
-    bits: per weight of tensor data. plot: an image of what is found, SVG or PNG; overwrite: replace one that is there.
-    calibrate: texts to measure on, default the package's own. allow_requantize: also where weights are quantized
-    already. threads: default all processors. progress(done, of how many, what is done): called now and then.
-    `quantize` writes files of these sizes (`target_bpw`).
-    Raises OptionError for sizes out of reach, before any work where that can be known, FileError, ModelError.
+    bits: per weight of tensor data. plot: an image of the result, SVG or PNG; overwrite: replace an existing one.
+    calibrate: texts to measure on, default the package's own. allow_requantize: also for quantized weights. threads:
+    default all processors. progress(done, of how many, step): called now and then. `quantize` writes files of these
+    sizes (`target_bpw`). Raises OptionError for sizes out of reach, before any work if possible, FileError, ModelError.
     """
     targets = [Target(bpw=each) for each in sorted(set(bits))]
     if not targets:
@@ -95,10 +98,16 @@ def frontier(
     points = []
     with measured(model, sizes, calibration, replace(run, progress=progress)) as search:
         for target in targets:
-            found = recipe_for(search, sizes, target, plan)
-            output = plan(found.recipe, found.matrix)
+            searched = recipe_for(search, sizes, target, plan)
+            output = plan(searched.recipe, searched.matrix)
             points.append(
-                Point(output.bits_per_weight, output.nbytes, found.choice.predicted, found.choice.measured, found.text)
+                Point(
+                    output.bits_per_weight,
+                    output.nbytes,
+                    searched.choice.predicted,
+                    searched.choice.measured,
+                    searched.text,
+                )
             )
     result = Frontier(model.path, tuple(points))
     if image is not None:

@@ -1,7 +1,7 @@
-"""The layers behind the last one, which predict tokens further (MTP, NextN): taken out of one file, put into another.
+"""Take MTP layers (NextN) out of one file, or put them into another.
 
-They are `blk.N` from the trunk's end on; `block_count` counts them, `nextn_predict_layers` says how many they are, and
-lists with an item for each layer may have some for them.
+They are `blk.N` from the trunk's end on. `block_count` includes them, `nextn_predict_layers` is their number, and lists
+with an item for each layer may have items for them.
 """
 
 import re
@@ -25,77 +25,77 @@ SHARED = re.compile(
 
 
 def counts(metadata: Metadata, path: Path) -> tuple[str, int, int]:
-    """The architecture's name, the layers of the trunk, and those behind it. Raises ModelError."""
+    """Return the architecture's name, the number of trunk layers, and of MTP layers. Raises ModelError."""
     name = metadata.get("general.architecture", "")
-    layers, further = metadata.get(f"{name}.{BLOCKS}"), metadata.get(f"{name}.{COUNT}", 0)
-    if not isinstance(layers, int) or not isinstance(further, int) or not 0 <= further < layers:
-        raise ModelError(f"{path}: '{name}.{BLOCKS}' is {layers}, '{name}.{COUNT}' is {further}: no model has that")
-    return str(name), layers - further, further
+    layers, mtp_count = metadata.get(f"{name}.{BLOCKS}"), metadata.get(f"{name}.{COUNT}", 0)
+    if not isinstance(layers, int) or not isinstance(mtp_count, int) or not 0 <= mtp_count < layers:
+        raise ModelError(f"{path}: '{name}.{BLOCKS}' is {layers}, '{name}.{COUNT}' is {mtp_count}: no model has that")
+    return str(name), layers - mtp_count, mtp_count
 
 
 def without(metadata: Metadata, tensors: Mapping[str, T], path: Path) -> tuple[Metadata, dict[str, T]]:
-    """The trunk alone. Raises OptionError where there is nothing else."""
-    name, trunk, further = counts(metadata, path)
-    if not further:
+    """Return the model without MTP layers. Raises OptionError if it has none."""
+    name, trunk, mtp_count = counts(metadata, path)
+    if not mtp_count:
         raise OptionError(f"{path} has no layers that predict tokens further ('{name}.{COUNT}')")
     new = metadata.copy()
     del new[f"{name}.{COUNT}"]
     _set(new, f"{name}.{BLOCKS}", trunk)
-    for key, value in list(_lists(metadata, name, (trunk + further,))):
+    for key, value in list(_lists(metadata, name, (trunk + mtp_count,))):
         new[key] = Value(value.data[:trunk], value.type, value.element)
     return new, {tensor: each for tensor, each in tensors.items() if _layer(tensor) < trunk}
 
 
 def alone(metadata: Metadata, tensors: Mapping[str, T], path: Path, left_out: Sequence[str] = ()) -> dict[str, T]:
-    """The MTP layers' tensors, and those that they share with the trunk: a draft's file as llama.cpp has it.
+    """Return the tensors of the MTP layers, and those they share with the trunk, as in llama.cpp's draft files.
 
-    Its keys are those of the whole. left_out: source tensors of such layers that the file has no place for. Raises
-    OptionError where there are no MTP layers.
+    The metadata stays that of the whole model. left_out: source tensors of such layers that the file has no place for.
+    Raises OptionError without MTP layers.
     """
-    name, trunk, further = counts(metadata, path)
-    found = {tensor: each for tensor, each in tensors.items() if SHARED.fullmatch(tensor) or _layer(tensor) >= trunk}
-    if not further or not any(_layer(tensor) >= trunk for tensor in found):
+    name, trunk, mtp_count = counts(metadata, path)
+    kept = {tensor: each for tensor, each in tensors.items() if SHARED.fullmatch(tensor) or _layer(tensor) >= trunk}
+    if not mtp_count or not any(_layer(tensor) >= trunk for tensor in kept):
         problem = f"{path} has no layers that predict tokens further (MTP, NextN)"
         if left_out:
             more = f" and {len(left_out) - 1} more" * (len(left_out) > 1)
             problem = f"{path}: layers that predict tokens further ({left_out[0]!r}{more}) are left out of {name} files"
         raise OptionError(problem, 'leave out part="mtp"')
-    streams = any(".hc_" in tensor for tensor in found)
-    return {tensor: each for tensor, each in found.items() if streams or not tensor.startswith(STREAMS)}
+    streams = any(".hc_" in tensor for tensor in kept)
+    return {tensor: each for tensor, each in kept.items() if streams or not tensor.startswith(STREAMS)}
 
 
 def grafted(
     metadata: Metadata, tensors: dict[str, Stored], donor: Metadata, donated: Mapping[str, Stored], path: Path
 ) -> tuple[Metadata, dict[str, tuple[Stored, str]]]:
-    """The metadata with a donor's MTP layers, and these layers' tensors by new names, each with its old name.
+    """Return the metadata with a donor's MTP layers, and the layers' tensors by new names, each with its old name.
 
-    Layers of that kind that the target has are taken out of `tensors`. path: the donor's. Raises ModelError,
-    OptionError where the donor has none.
+    The target's own MTP layers are removed from `tensors`. path: the donor's. Raises ModelError; OptionError if the
+    donor has none.
     """
-    name, trunk, own = counts(metadata, path)
-    _, their_trunk, further = counts(donor, path)
-    found = {old: each for old, each in donated.items() if _layer(old) >= their_trunk}
-    if not further or not found:
+    name, trunk, old_count = counts(metadata, path)
+    _, their_trunk, mtp_count = counts(donor, path)
+    mtp_tensors = {old: each for old, each in donated.items() if _layer(old) >= their_trunk}
+    if not mtp_count or not mtp_tensors:
         raise OptionError(f"{path} has no layers that predict tokens further ('{name}.{COUNT}')")
-    if has_only_mtp(donor, donated) and f"{name}.hyper_connection.count" in metadata and not _has_own_mean(found):
+    if has_only_mtp(donor, donated) and f"{name}.hyper_connection.count" in metadata and not _has_own_mean(mtp_tensors):
         problem = f"a {name} model's file has no place for what makes one of the streams of {path}"
         raise OptionError(problem, "the file drafts as it is: generate MODEL --draft FILE")
     for old in [tensor for tensor in tensors if _layer(tensor) >= trunk]:
         del tensors[old]
     new = metadata.copy()
-    _set(new, f"{name}.{BLOCKS}", trunk + further)
+    _set(new, f"{name}.{BLOCKS}", trunk + mtp_count)
     new[f"{name}.{COUNT}"] = donor.value(_key(donor, COUNT))
-    for key, value in _lists(metadata, name, (trunk, trunk + own)):
+    for key, value in _lists(metadata, name, (trunk, trunk + old_count)):
         theirs = donor.value(key) if key in donor else None
         items = list(value.data[:trunk])
-        if theirs is not None and theirs.type is ValueType.ARRAY and len(theirs.data) == their_trunk + further:
+        if theirs is not None and theirs.type is ValueType.ARRAY and len(theirs.data) == their_trunk + mtp_count:
             items += list(theirs.data[their_trunk:])
         new[key] = Value(items, value.type, value.element)
     for key in donor:
         if re.fullmatch(rf"{re.escape(name)}\.(nextn|mtp)[._].+", key):
             new[key] = donor.value(key)
     renamed = {}
-    for old, each in found.items():
+    for old, each in mtp_tensors.items():
         match = LAYER.fullmatch(old)
         assert match is not None
         fresh = f"blk.{trunk + int(match[1]) - their_trunk}.{match[2]}"
@@ -108,7 +108,7 @@ def _has_own_mean(tensors: Mapping[str, T]) -> bool:
 
 
 def differences(metadata: Metadata, donor: Metadata) -> Iterator[str]:
-    """Why a layer of the donor's does not compute in the target as it did there: keys of another value."""
+    """Yield reasons why a donor's layer would compute differently in the target: keys with other values."""
     name = metadata.get("general.architecture", "")
     mine, theirs = (_trunk(each, str(name)) for each in (metadata, donor))
     if mine != theirs:
@@ -128,8 +128,8 @@ def differences(metadata: Metadata, donor: Metadata) -> Iterator[str]:
 
 
 def _trunk(metadata: Metadata, name: str) -> int:
-    layers, further = metadata.get(f"{name}.{BLOCKS}", 0), metadata.get(f"{name}.{COUNT}", 0)
-    return layers - further if isinstance(layers, int) and isinstance(further, int) else -1
+    layers, mtp_count = metadata.get(f"{name}.{BLOCKS}", 0), metadata.get(f"{name}.{COUNT}", 0)
+    return layers - mtp_count if isinstance(layers, int) and isinstance(mtp_count, int) else -1
 
 
 def _key(metadata: Metadata, name: str) -> str:
@@ -146,7 +146,7 @@ def _set(metadata: Metadata, key: str, number: int) -> None:
 
 
 def _lists(metadata: Metadata, name: str, lengths: tuple[int, ...]) -> Iterator[tuple[str, Value]]:
-    """Keys of the architecture with an item for each layer."""
+    """Yield keys of the architecture with an item for each layer."""
     for key in metadata:
         value, known = metadata.value(key), find(key, name)
         if known is not None and not known.per_layer:

@@ -1,4 +1,4 @@
-"""What is asked of a conversion: one object, made once and passed whole; and what of it goes together."""
+"""Options of a conversion: one object, made once and passed on, and the check of combinations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,20 +16,18 @@ PARTS: tuple[Part, ...] = ("model", "mmproj", "mtp", "lora", "all")
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """What a conversion does beside writing a checkpoint's weights in a type.
+    """Options of a conversion besides the type of weights.
 
-    pre: the pre-tokenizer's GGUF name, where the tokenizer's structure does not tell. embed_tokenizer: also keep
+    pre: the pre-tokenizer's GGUF name, if the tokenizer's structure does not tell. embed_tokenizer: also keep
     tokenizer.json in the file. check_tokenizer: compare the file's vocabulary with the checkpoint's own tokenizer on
-    some hundred texts; a difference is a warning.
-    merge_lora: PEFT folders to add to the weights, each with a scale if it is not 1. lora: with part="lora", the PEFT
-    folder of the adapter that is written for the base model. predictor: folder of the predictor for a PowerInfer file.
-    no_mtp: leave out the layers that predict tokens further (MTP), which are in the model's file otherwise.
+    some hundred texts; a difference is a warning. merge_lora: PEFT folders to add to the weights, each with a scale if
+    it is not 1. lora: with part="lora", the PEFT folder of the adapter to write for the base model. predictor: folder
+    of the predictor for a PowerInfer file. no_mtp: leave out the MTP layers, which are in the model's file otherwise.
     sentence_transformers_dense_modules: also write the matrices that EmbeddingGemma multiplies pooled states with.
-    target_model_dir: the folder of the model that the source, a draft, drafts for; its config.json and tokenizer are
-    read. task: write the weights of this task, of a checkpoint that has such for several (Jina v3).
-    fallback: with the outtype "exact", the type of what no blocks hold exactly: F32, F16, BF16, Q8_0 or "auto".
-    rounded_grids: with it, also blocks that give the values of a BF16 or F16 weight when they are rounded to that type.
-    quantize: what else `quantize` can do with the weights.
+    target_model_dir: the folder of the target model of a draft; its config.json and tokenizer are read. task: write the
+    weights of this task, of a checkpoint with weights for several (Jina v3). fallback: with the outtype "exact", the
+    type of weights that no blocks hold exactly: F32, F16, BF16, Q8_0 or "auto". rounded_grids: with it, also use blocks
+    that give the values of a BF16 or F16 weight after rounding to that type. quantize: more options of `quantize`.
     """
 
     pre: str | None = None
@@ -50,7 +48,7 @@ class ConvertOptions:
         return shown(self)
 
     def folders(self) -> list[PathLike]:
-        """Those that are read beside the checkpoint. Raises OptionError for what are no paths."""
+        """Return the folders that are read besides the checkpoint. Raises OptionError unless they are paths."""
         named = [(getattr(self, each), each) for each in ("lora", "predictor", "target_model_dir")]
         adapters = [each[0] if isinstance(each, tuple) else each for each in self.merge_lora]
         named += [(each, "merge_lora") for each in adapters]

@@ -1,4 +1,4 @@
-"""Quantize a model: several recipes from one pass over a GGUF file, a split set or a Hugging Face folder."""
+"""Quantize a model: several recipes in one pass over a GGUF file, a split set or a Hugging Face folder."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,11 +10,12 @@ from quants.arguments import PathLike, as_texts, thread_count
 from quants.errors import OptionError
 
 from ..calibration.outputs import with_feedback
-from ..calibration.target import Found, SearchOptions, Target, measured, recipe_for, sizing
+from ..calibration.target import SearchOptions, SearchResult, Target, measured, recipe_for, sizing
 from ..calibration.texts import Calibration, as_calibration
 from ..io.atomic import atomic_output, check_space, check_target, published_together
 from ..io.naming import refuse_store
-from ..models.model import Model, opened, write_quantized
+from ..models.model import Model, opened
+from ..models.outputs import write_quantized
 from ..provenance.parameters import Parameters, Texts, overridden_values
 from ..provenance.recording import Described, Recording, described_as
 from ..quantization.imatrix import ImportanceMatrix
@@ -24,7 +25,7 @@ from ..quantization.recipe_texts import recipe_or_file
 from ..quantization.recipes import Options, Recipe
 from ..writing.options import WriteOptions
 from ..writing.report import OutputReport, QuantizeReport, TensorReport
-from ..writing.resume import ENCODED, PARTIAL, SEARCHED, left_behind, stored_bytes
+from ..writing.resume import ENCODED, PARTIAL, SEARCHED, stored_bytes, unfinished_warnings
 
 REMOTE_THREADS = 8  # most of the time they wait for the network
 
@@ -42,14 +43,13 @@ def quantize(
 ) -> QuantizeReport:
     """Write `source` once for each recipe, reading it once.
 
-    source: a GGUF file, a shard of a split set, a Hugging Face folder, hf://ORG/MODEL, or a Model.
-    recipes: names, such as "Q4_K_M", or files with a recipe's text. output: a file (for one recipe) or a folder;
-    default MODEL-RECIPE.gguf beside the source. imatrix: an importance matrix or its file.
-    gptq: texts for GPTQ calibration, by which weights are encoded with error feedback (`calibration.feedback`): files,
-    beside which the package's own are read, or a Calibration.
-    search: a size instead of a recipe: one is searched for, and written as text beside the file, OUTPUT-recipe.txt.
-    options: what else an output gets beside what its recipe says. write: how files are written.
-    Raises OptionError, FormatError, FileError, before any work where they can be known then.
+    source: a GGUF file, a shard of a split set, a Hugging Face folder, hf://ORG/MODEL, or a Model. recipes: names, such
+    as "Q4_K_M", or files with a recipe's text. output: a file (for one recipe) or a folder; default MODEL-RECIPE.gguf
+    next to the source. imatrix: an importance matrix or its file. gptq: texts for GPTQ calibration, by which weights
+    are encoded with error feedback (`calibration.feedback`): files, to which the package's own are added, or a
+    Calibration. search: a size instead of a recipe: the recipe is searched for, and its text is written next to the
+    file, OUTPUT-recipe.txt. options: more of the output. write: how files are written. Raises OptionError, FormatError,
+    FileError, before any work if possible.
     """
     asked = Asked(as_texts(recipes, "recipes"), imatrix, gptq, search, options)
     asked.check()
@@ -59,7 +59,7 @@ def quantize(
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be made of a model: `recipes` by name or file, or what `search` finds. See `quantize`."""
+    """Hold what is to be made of a model: `recipes` by name or file, or the result of `search`. See `quantize`."""
 
     recipes: Sequence[str]
     imatrix: PathLike | ImportanceMatrix | None = None
@@ -69,7 +69,7 @@ class Asked:
 
     @cached_property
     def read(self) -> list[tuple[Recipe, Path | None]]:
-        """Recipes, each with its file, if it has one. Raises OptionError, FileError."""
+        """Return the recipes, each with its file or None. Raises OptionError, FileError."""
         return [recipe_or_file(name) for name in self.recipes]
 
     @property
@@ -78,17 +78,17 @@ class Asked:
 
     @cached_property
     def feedback(self) -> Calibration | None:
-        """The texts that weights are encoded by. Raises OptionError, FileError."""
+        """Return the texts for error feedback. Raises OptionError, FileError."""
         return None if self.gptq is None else as_calibration(self.gptq)
 
     @cached_property
     def searched_on(self) -> Calibration | None:
-        """The texts that a search is told to measure on. Raises OptionError, FileError."""
+        """Return the texts that a search measures on, if given. Raises OptionError, FileError."""
         given = None if self.search is None else self.search.calibrate
         return None if given is None else as_calibration(given)
 
     def check(self) -> None:
-        """Raise OptionError for what does not go together."""
+        """Raise OptionError for arguments that exclude each other."""
         if self.search is not None:
             if self.recipes:
                 raise OptionError("a target does not go with a recipe: one is searched for", "leave the recipe out")
@@ -106,7 +106,7 @@ class Asked:
             raise OptionError("no recipe is named", "`gguftools quantize --list-recipes` shows them")
 
     def check_model(self, model: Model, resume: bool) -> None:
-        """Raise OptionError for what cannot be done with a model, or changes nothing."""
+        """Raise OptionError for what cannot be done with a model, or has no effect."""
         if resume and not model.is_as_opened:
             problem = (
                 f"what {model.path} was made of is not recorded, so that nothing tells whether a run can be taken up"
@@ -118,7 +118,7 @@ class Asked:
             raise OptionError(f"{kept} keeps every value as it is; options that choose formats have nothing to do")
 
     def files(self) -> list[Path]:
-        """Those that it is read from."""
+        """Return the files that it is read from."""
         texts = (text.path for each in (self.feedback, self.searched_on) if each for text in each.texts)
         return [*(path for _, path in self.read if path), *texts]
 
@@ -126,13 +126,13 @@ class Asked:
 def quantize_model(
     model: Model, asked: Asked, output: PathLike | None, write: WriteOptions, described: Described | None = None
 ) -> QuantizeReport:
-    """`quantize` for an open model. described: what its manifest calls the source, if there is to be one."""
+    """Do `quantize` for an open model. described: the source in its manifest, if there is to be one."""
     asked.check_model(model, write.resume)
     if model.origin.remote and write.threads is None:
         write = replace(write, threads=max(thread_count(None), REMOTE_THREADS))
     named = asked.chosen if asked.search is None else [Recipe(asked.search.target.name, None, None, 0.0, "")]
     paths = output_paths(model.path, named, output)
-    write = replace(write, reads=model.origin.reads.beside(write.reads).also(asked.files()))
+    write = replace(write, reads=model.origin.reads.union(write.reads).also(asked.files()))
     recording = None
     if described is not None:
         recording = Recording(described, model, _parameters(model, asked, write, described), asked.feedback, write)
@@ -142,7 +142,7 @@ def quantize_model(
 
 
 def _parameters(model: Model, asked: Asked, write: WriteOptions, described: Described) -> Parameters:
-    """What a manifest records."""
+    """Return the parameters that a manifest records."""
     options, texts = asked.options, asked.feedback
     return Parameters(
         opening=described.opening,
@@ -158,13 +158,13 @@ def _parameters(model: Model, asked: Asked, write: WriteOptions, described: Desc
 
 
 def recipe_path(output: Path) -> Path:
-    """Where the text of a recipe goes that was searched for an output."""
+    """Return the path of a searched recipe's text."""
     return output.with_name(f"{output.name.removesuffix('.gguf')}-recipe.txt")
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A model on its way to its outputs."""
+    """Hold a model that is being quantized."""
 
     model: Model
     asked: Asked
@@ -182,35 +182,36 @@ class _Job:
     def searched(self, search: SearchOptions) -> QuantizeReport:
         """Search for a recipe, and write its file and its text."""
         calibration = self.asked.searched_on or self.asked.feedback or Calibration()
-        with self._searching(search.target, calibration) as (found, warnings), published_together():
-            report = self.write_files([found.recipe], found.matrix)
+        with self._searching(search.target, calibration) as (result, warnings), published_together():
+            report = self.write_files([result.recipe], result.matrix)
             if not self.write.writes_nothing:
                 with atomic_output(recipe_path(self.paths[0]), "w", self.write.overwrite, self.write.reads) as file:
-                    file.write(found.text)
+                    file.write(result.text)
         warnings = [*report.warnings, *(each for each in warnings if each not in report.warnings)]
-        return replace(report, search=found.as_dict(), warnings=warnings)
+        return replace(report, search=result.as_dict(), warnings=warnings)
 
     @contextmanager
-    def _searching(self, target: Target, calibration: Calibration) -> Iterator[tuple[Found, list[str]]]:
-        """Search for the recipe; what can be refused before, is. Yields it, and what is to be warned of; what was
-        measured is kept until the block ends, for another run to go on from.
+    def _searching(self, target: Target, calibration: Calibration) -> Iterator[tuple[SearchResult, list[str]]]:
+        """Search for the recipe, after checking all that can be checked before. Yields it, and warnings.
+
+        Measurements are kept until the block ends, for a resumed run.
         """
         write, path, is_dry = self.write, self.paths[0], self.write.writes_nothing
         refuse_store(path)  # the recipe's text goes beside it
         check_target(recipe_path(path), write.reads, write.overwrite)
-        warnings = [] if is_dry else left_behind([path], write.resume, (ENCODED, SEARCHED))
+        warnings = [] if is_dry else unfinished_warnings([path], write.resume, (ENCODED, SEARCHED))
         sizes = sizing(self.model, self._plan, self._is_decided, self.asked.options.allow_requantize)
         sizes.check_formats(target)
         if not is_dry:
             check_space(path, sizes.total(target) - stored_bytes(path.with_name(path.name + PARTIAL)))
         with measured(self.model, sizes, calibration, write, None if is_dry else path) as search:
-            found = recipe_for(search, sizes, target, self._plan)
+            result = recipe_for(search, sizes, target, self._plan)
             search.kept.drop_tensors()
             del search  # and the predictions that it compared with
-            yield found, [*warnings, *([found.warning] if found.warning else [])]
+            yield result, [*warnings, *([result.warning] if result.warning else [])]
 
     def _is_decided(self, tensor: TensorReport) -> bool:
-        """Whether the user chose a tensor's format already."""
+        """Return True if the user chose a tensor's format."""
         options = self.asked.options
         return (
             tensor.rule is not None

@@ -1,4 +1,4 @@
-"""Split sets: a GGUF file cut into shards as the reference names and marks them, and put together to the byte."""
+"""Split GGUF files into shards with the reference's names and marks, and merge them to the same bytes."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ FREE_HINT = "run the same command again to go on; what is merged already is kept
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of a set: its name, how many tensors it has, its size in bytes."""
+    """Describe one file of a set: path, number of tensors, size in bytes."""
 
     path: Path
     tensors: int
@@ -46,10 +46,10 @@ class Shard:
 
 @dataclass(frozen=True)
 class ShardsReport:
-    """What was, or (dry_run) would be, split or merged.
+    """Report what was, or (dry_run) would be, split or merged.
 
-    whole: the file that has it all; whole_bytes: its size. warnings: why merging would not give the same bytes again,
-    and what travels though a store has it. traffic: what it cost, or would cost, in a store.
+    whole: the unsplit file; whole_bytes: its size. warnings: why merging would not give the same bytes again, and about
+    bytes that are sent although a store has them. traffic: in a store.
     """
 
     whole: Path
@@ -60,11 +60,11 @@ class ShardsReport:
     traffic: Traffic | None = None
 
     def oversized(self, max_size: int) -> int:
-        """Count the shards that one tensor alone makes larger than a shard was to be."""
+        """Count the shards that are larger than `max_size` because of one tensor."""
         return sum(each.tensors == 1 and each.nbytes > max_size for each in self.shards)
 
     def as_dict(self) -> dict[str, Any]:
-        """The contract of `split --json` and `merge --json`."""
+        """Return the JSON of `split --json` and `merge --json`."""
         shards = [{"file": str(each.path), "tensors": each.tensors, "size_bytes": each.nbytes} for each in self.shards]
         return {
             "file": str(self.whole),
@@ -89,12 +89,11 @@ def split(
 ) -> ShardsReport:
     """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf; the first has all metadata.
 
-    source: the file, or a Model opened from it. output: PREFIX, where a final `.gguf` does not count, or a folder; the
-    file's own name if not given. max_size: bytes of tensors of a shard, as stored. max_tensors: 128 if neither is
-    given. metadata_alone: no tensors in the first one. overwrite: replace files that exist. dry_run: write nothing.
-    progress(bytes copied, of how many, file).
-    `merge` restores the file byte for byte; where it cannot, a warning says why. Returns the shards. Raises FileError,
-    OptionError.
+    source: the file, or a Model opened from it. output: PREFIX, without a final `.gguf`, or a folder; default the
+    file's own name. max_size: bytes of tensors of a shard, as stored. max_tensors: 128 if neither is given.
+    metadata_alone: no tensors in the first one. overwrite: replace existing files. dry_run: write nothing.
+    progress(bytes copied, of how many, file). `merge` restores the file byte for byte; if it cannot, a warning tells
+    why. Returns the shards. Raises FileError, OptionError.
     """
     opened = open_gguf(stored_file(source), join=False)
     if opened.metadata.get("split.count", 0) > 1:
@@ -121,14 +120,14 @@ def split(
 
 
 def _prefix(output: PathLike, name: str) -> Path:
-    """What an output names; in a store, too, without `.gguf` at its end."""
+    """Return the prefix that an output names; in a store, too, without a final `.gguf`."""
     path = located(output)
     is_bare = isinstance(path, StorePath) and path.is_writable and len(path.parts) > 2 and path.suffix != ".gguf"
     return path if is_bare and not os.fspath(output).endswith("/") else output_path(output, name)
 
 
 def _groups(opened: GgufFile, max_size: int | None, max_tensors: int | None) -> list[list[TensorInfo]]:
-    """The tensors of each shard: one after the other, until the next would be too much."""
+    """Return the tensors of each shard: in order, until the next would be too much."""
     if max_size is not None and max_tensors is not None:
         raise OptionError("shards are bounded by `max_size` or by `max_tensors`, not by both")
     for argument, limit in (("max_size", max_size), ("max_tensors", max_tensors)):
@@ -158,9 +157,9 @@ def _plan_shards(opened: GgufFile, prefix: Path, groups: Sequence[Sequence[Tenso
 
 
 def _moves(source: GgufFile, layout: Layout, offsets: Mapping[str, int], to_end: bool) -> tuple[list[Move], int]:
-    """What to copy from `source` for tensors that get these offsets, and how large the file must be for it.
+    """Return what to copy from `source` for tensors at these offsets, and the size the file must have.
 
-    to_end: what follows the source's last tensor is to follow the last one here: files end with padding, or don't.
+    to_end: also copy what follows the source's last tensor: files end with padding, or don't.
     """
     moves: list[Move] = []
     same_alignment = source.alignment == layout.alignment
@@ -187,7 +186,7 @@ def _moves(source: GgufFile, layout: Layout, offsets: Mapping[str, int], to_end:
 
 
 def _why_not_exact(opened: GgufFile) -> Iterator[str]:
-    """Why `merge` would give another file than the one that was split."""
+    """Yield reasons why `merge` would give another file than the one that was split."""
     infos = tensor_infos(opened)
     if any(key.startswith("split.") for key in opened.metadata):
         yield "the file has split.* keys left over from a merge; merging will not bring them back"
@@ -201,7 +200,7 @@ def _why_not_exact(opened: GgufFile) -> Iterator[str]:
 
 
 def _going_on(progress: Progress | None, done: int, total: int, label: str) -> CopyProgress | None:
-    """Progress of one copy as a part of the whole."""
+    """Return the progress callback of one copy as a part of all."""
     return None if progress is None else lambda now, _: progress(done + now, total, label)
 
 
@@ -214,12 +213,12 @@ def merge(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> ShardsReport:
-    """Put a split set together; any shard may be named. The result is the file that was split, byte for byte.
+    """Merge a split set; any shard may be named. The result is the file that was split, byte for byte.
 
-    source: a shard, or a Model opened from one. output: PREFIX.gguf beside the shards if not given. free: delete each
-    shard as soon as its bytes are safe in the output, so that the disk needs room for one shard only; after an
-    interruption the same call goes on. overwrite: replace a file that exists. dry_run: write nothing.
-    progress(bytes copied, of how many, file). Returns the shards that were merged. Raises FileError, OptionError.
+    source: a shard, or a Model opened from one. output: default PREFIX.gguf next to the shards. free: delete each shard
+    as soon as its bytes are durable in the output, so that the disk needs room for one shard only; after an
+    interruption the same call goes on. overwrite: replace an existing file. dry_run: write nothing. progress(bytes
+    copied, of how many, file). Returns the merged shards. Raises FileError, OptionError.
     """
     path = stored_file(source)
     name = f"{set_name(path)}.gguf"
@@ -285,7 +284,7 @@ def _free(
 
 
 def _resume(path: Path, target: Path, overwrite: bool, dry_run: bool, progress: Progress | None) -> ShardsReport | None:
-    """Go on with an interrupted merge; None where it can begin anew, because nothing was deleted yet."""
+    """Resume an interrupted merge; return None if it can begin anew, because nothing was deleted yet."""
     with ExitStack() as stack:
         write = overwrite and not dry_run
         file = stack.enter_context(unfinished(target, MERGING, STATE, {}, "shards", 0, write))
@@ -335,8 +334,9 @@ def _resume(path: Path, target: Path, overwrite: bool, dry_run: bool, progress: 
 
 
 def _noted(file: Unfinished) -> tuple[dict[str, Any], list["_Merged"], dict[str, tuple[int, str]]]:
-    """What the list of an interrupted merge says: its head, what is merged, and fingerprints of the shards. Raises
-    FileError.
+    """Read the journal of an interrupted merge: its head, the merged shards, and fingerprints of all shards.
+
+    Raises FileError.
     """
     try:
         head, done = json.loads(file.lines[0]), list(filter(None, map(_merged, file.lines[1:])))
@@ -346,7 +346,7 @@ def _noted(file: Unfinished) -> tuple[dict[str, Any], list["_Merged"], dict[str,
 
 
 def _fingerprint(part: GgufFile) -> tuple[int, str]:
-    """Bytes of a file, and a digest of all that is before its data."""
+    """Return a file's size, and a digest of all bytes before its data."""
     header = map_file(part.path, "GGUF file")[: part.data_offset]
     return part.file_size, hashlib.sha256(header.data).hexdigest()
 
@@ -359,7 +359,7 @@ def _is_whole(target: Path, head: Mapping[str, Any]) -> bool:
 
 
 class _Merged(NamedTuple):
-    """A shard that is merged: where its bytes are in the output, and their digest."""
+    """Describe a merged shard: where its bytes are in the output, and their digest."""
 
     name: str
     ranges: Sequence[Sequence[int]] = ()
@@ -367,20 +367,20 @@ class _Merged(NamedTuple):
 
 
 def _merged(line: str) -> _Merged | None:
-    """What a line of the list says; None for one that was being written when the program was stopped.
+    """Read a line of the journal; return None for one that was cut off.
 
     Raises ValueError, KeyError, TypeError.
     """
     if line[-1:] not in ('"', "}"):
         return None
-    found = json.loads(line)
-    if isinstance(found, str):  # as earlier versions noted it
-        return _Merged(found)
-    return _Merged(found["shard"], [(int(begin), int(size)) for begin, size in found["ranges"]], found["sha256"])
+    entry = json.loads(line)
+    if isinstance(entry, str):  # as earlier versions noted it
+        return _Merged(entry)
+    return _Merged(entry["shard"], [(int(begin), int(size)) for begin, size in entry["ranges"]], entry["sha256"])
 
 
 def _check_merged(file: Unfinished, done: Sequence[_Merged]) -> None:
-    """Raise FileError where the output no longer has the bytes of a shard that is gone."""
+    """Raise FileError if the output no longer has the bytes of a deleted shard."""
     with explained(file.target, 0):
         wrong = [each.name for each in done if each.digest and _digest(file.fd, each.ranges) != each.digest]
     if wrong:
@@ -399,13 +399,12 @@ def _digest(fd: int, ranges: Sequence[Sequence[int]]) -> str:
 def _free_parts(
     file: Unfinished, last: str, merged: list[str], parts: Sequence[GgufFile], progress: Progress | None
 ) -> None:
-    """Merge and delete the shards that are left, the first last; then give the output its name.
+    """Merge and delete the remaining shards, the first last; then give the output its name.
 
-    The list's first line has sizes and digests of the shards' headers and the output's; then there is a line for each
-    shard that is merged, with a digest of its bytes in the output. It is locked from start to end, and so is the first
-    shard. A shard is in the list before it is deleted, and its bytes are safe before it is in the list. The shard with
-    the metadata goes last.
-    last: the name of the set's last shard.
+    The journal's first line has sizes and digests of the shards' headers and the output's; then there is a line for
+    each merged shard, with a digest of its bytes in the output. The journal and the first shard are locked from start
+    to end. A shard's bytes are durable before it is noted, and it is noted before it is deleted. The shard with the
+    metadata goes last. last: the name of the set's last shard.
     """
     try:
         whole = open_gguf(file.path)
@@ -434,6 +433,6 @@ def _free_parts(
         if not merged:
             file.abandon()
         if isinstance(error, OSError):
-            told = atomic.explain_write_error(error, file.target, max((part.file_size for part in parts), default=0))
-            raise FileError(str(told), hint=FREE_HINT if merged else told.hint) from error
+            failure = atomic.explain_write_error(error, file.target, max((part.file_size for part in parts), default=0))
+            raise FileError(str(failure), hint=FREE_HINT if merged else failure.hint) from error
         raise

@@ -1,9 +1,9 @@
-"""Exact transcoding: tensors whose values are integers times a scale already become blocks that mean the same values.
+"""Transcode exactly: store tensors whose values are integers times a scale as blocks with the same values.
 
-The values are what counts, not how a checkpoint packs them: weights of GPTQ, AWQ or compressed-tensors, once decoded
-and moved to their places (rows permuted, experts stacked), lie on a grid in every block, and so do those of models
-trained for a format and published as plain floats. The smallest format that holds all blocks of a tensor exactly is
-its format; proven by decoding each block, when the format is sought and again when the block is written.
+Values count, not how a checkpoint packs them. Weights of GPTQ, AWQ or compressed-tensors, once decoded and moved to
+their places (rows permuted, experts stacked), lie on a grid in every block, and so do those of models trained for a
+format and published as floats. A tensor gets the smallest format that holds all its blocks exactly. Each block is
+decoded as proof, when the format is searched and again when the block is written.
 """
 
 from collections import Counter
@@ -21,6 +21,7 @@ from quants.errors import FormatError
 from quants.exact import PRECISION, exact_blocks, formats_that_fit
 
 from ..io.atomic import check_target
+from ..models.contents import streamed_tensors
 from ..models.model import Model
 from ..quantization.outputs import write_file
 from ..quantization.outtypes import FILE_TYPES, converted_format, plan_conversion, with_file_type
@@ -36,9 +37,9 @@ SAMPLE = 1 << 14  # values of a tensor that tell which formats may hold it
 
 @dataclass(frozen=True)
 class Inexact:
-    """Blocks of a format that do not hold their values: how many of all, and where the first of them begins.
+    """Count the blocks of a format that do not hold their values, and locate the first.
 
-    as_rounded: blocks that do, but only rounded as the checkpoint rounded them.
+    as_rounded: blocks that hold them only after rounding as the checkpoint did.
     """
 
     count: int
@@ -50,7 +51,7 @@ class Inexact:
 
 @dataclass
 class Search:
-    """A tensor on the way to its format.
+    """Search the format of a tensor.
 
     rounded_to: the type whose rounding may be undone. viable: formats not tried yet, the smallest first.
     """
@@ -62,34 +63,34 @@ class Search:
     as_rounded: int = 0
     failures: list[tuple[Inexact, Format]] = field(default_factory=list)
 
-    def sampled(self, found: Sequence[tuple[Inexact, Format]]) -> None:
-        """What came of every format in the first rows: one that holds half of their blocks is worth a try."""
-        self.viable = [form for wrong, form in found if 2 * wrong.count <= wrong.blocks]
-        self.failures = [] if self.viable else list(found)
+    def sampled(self, results: Sequence[tuple[Inexact, Format]]) -> None:
+        """Take the results of every format on the first rows: one that holds half of their blocks is worth trying."""
+        self.viable = [form for wrong, form in results if 2 * wrong.count <= wrong.blocks]
+        self.failures = [] if self.viable else list(results)
 
-    def tried(self, found: Inexact) -> None:
-        """What came of the first of the viable formats."""
+    def tried(self, result: Inexact) -> None:
+        """Take the result of the first viable format."""
         form = self.viable.pop(0)
-        if found.count:
-            self.failures.append((found, form))
+        if result.count:
+            self.failures.append((result, form))
         else:
-            self.format, self.as_rounded, self.viable = form, found.as_rounded, []
+            self.format, self.as_rounded, self.viable = form, result.as_rounded, []
 
     def report(self, stored: Format, rounded: int) -> TranscodingReport:
-        """rounded: how many values another format than those of the search changes."""
+        """Report the result. rounded: how many values another format than those of the search changes."""
         tensor, form = self.tensor, self.format or stored
-        said = TranscodingReport(tensor.name, tensor.shape, tensor.format.name, form.name)
+        report = TranscodingReport(tensor.name, tensor.shape, tensor.format.name, form.name)
         if self.format is not None:
-            return said._replace(blocks=tensor.size // form.block_size, as_rounded=self.as_rounded)
-        said = said._replace(rounded=rounded)
+            return report._replace(blocks=tensor.size // form.block_size, as_rounded=self.as_rounded)
+        report = report._replace(rounded=rounded)
         if not self.failures:
             fits = formats_that_fit(tensor.width)
-            return said._replace(reason=ON_NO_GRID if fits else f"no block fits rows of {tensor.width} values")
-        found, nearest = min(self.failures, key=lambda each: each[0].count / each[0].blocks)
-        said = said._replace(nearest=nearest.name, row=found.row, column=found.column)
-        some = 2 * found.count <= found.blocks
+            return report._replace(reason=ON_NO_GRID if fits else f"no block fits rows of {tensor.width} values")
+        nearest_result, nearest = min(self.failures, key=lambda each: each[0].count / each[0].blocks)
+        report = report._replace(nearest=nearest.name, row=nearest_result.row, column=nearest_result.column)
+        some = 2 * nearest_result.count <= nearest_result.blocks
         reason = f"not all of its blocks are exactly {nearest.name}" if some else ON_NO_GRID
-        return said._replace(reason=reason, blocks=found.blocks, inexact=found.count)
+        return report._replace(reason=reason, blocks=nearest_result.blocks, inexact=nearest_result.count)
 
 
 ON_NO_GRID = "no float16 scale makes integers of its values"
@@ -106,41 +107,41 @@ def write_exact(
 ) -> QuantizeReport:
     """Write a checkpoint, each weight in the smallest format that holds it exactly, else as a conversion to `fallback`.
 
-    fallback: one of FILE_TYPES. rounded_grids: take blocks for exact, too, that give the values of a BF16 or F16 weight
-    when they are rounded to that type. Raises FormatError, FileError.
+    fallback: one of FILE_TYPES. rounded_grids: also accept blocks that give the values of a BF16 or F16 weight after
+    rounding to that type. Raises FormatError, FileError.
     """
     check_target(path, run.reads, run.overwrite or run.dry_run)
-    found, tensors = transcoded(model, fallback, run, rounded_grids)
+    reports, tensors = transcoded(model, fallback, run, rounded_grids)
     file = plan_conversion(path, model.metadata, tensors.values(), model.origin, fallback, run.reserve)
-    file = replace(file, metadata=with_file_type(file.metadata, file_type(found, fallback)))
-    left = {each.name: each for each in found if each.reason}
+    file = replace(file, metadata=with_file_type(file.metadata, file_type(reports, fallback)))
+    left = {each.name: each for each in reports if each.reason}
     formats = {item.tensor.name: item.format for item in file.items if item.tensor.name in left}
     choices = {name: Choice(name, form, form, left[name].reason) for name, form in formats.items()}
-    report = write_file(file, EXACT, run, resumable, [*warnings, *rounded(found)], choices)
-    sources = {each.name: each.source for each in found if each.as_rounded}  # these values are not the checkpoint's
+    report = write_file(file, EXACT, run, resumable, [*warnings, *rounded(reports)], choices)
+    sources = {each.name: each.source for each in reports if each.as_rounded}  # these values are not the checkpoint's
     [output] = report.outputs
-    tensors_said = tuple(each._replace(source=sources.get(each.name, each.source)) for each in output.tensors)
-    return replace(report, outputs=(replace(output, tensors=tensors_said),), transcoding=tuple(found))
+    tensor_reports = tuple(each._replace(source=sources.get(each.name, each.source)) for each in output.tensors)
+    return replace(report, outputs=(replace(output, tensors=tensor_reports),), transcoding=tuple(reports))
 
 
 def plan_exact_again(
     model: Model, path: Path, fallback: str, formats: Mapping[str, str], rounded_grids: bool = False, reserve: int = 0
 ) -> FilePlan:
-    """The plan of what `write_exact` wrote, without a search. formats: of its tensors, by name."""
-    tensors, said = dict(model.streamed()), []
+    """Plan what `write_exact` wrote, without a search. formats: of its tensors, by name."""
+    tensors, reports = dict(streamed_tensors(model)), []
     for tensor in _weights(model, tensors):
         stored = converted_format(tensor, fallback, model.origin.float32, model.origin.fixed)
         form = format_named(formats.get(tensor.name, stored.name))
         if form.name != stored.name:
             rounded_to = tensor.format if rounded_grids and tensor.format.name in PRECISION else None
             tensors[tensor.name] = _in_blocks(Search(tensor, rounded_to), form)
-        said.append(TranscodingReport(tensor.name, tensor.shape, tensor.format.name, form.name))
+        reports.append(TranscodingReport(tensor.name, tensor.shape, tensor.format.name, form.name))
     file = plan_conversion(path, model.metadata, tensors.values(), model.origin, fallback, reserve)
-    return replace(file, metadata=with_file_type(file.metadata, file_type(said, fallback)))
+    return replace(file, metadata=with_file_type(file.metadata, file_type(reports, fallback)))
 
 
 def _weights(model: Model, tensors: Mapping[str, Tensor]) -> list[Tensor]:
-    """What exact blocks are sought for."""
+    """Return the tensors for which exact blocks are searched."""
     name_of_model = str(model.metadata.get("general.architecture", ""))
     return [
         tensor
@@ -154,8 +155,8 @@ def _weights(model: Model, tensors: Mapping[str, Tensor]) -> list[Tensor]:
 def transcoded(
     model: Model, fallback: str, run: WriteOptions, rounded_grids: bool = False
 ) -> tuple[list[TranscodingReport], dict[str, Tensor]]:
-    """What becomes of each weight; and all tensors of the model, those with exact blocks read as such."""
-    tensors, keep = model.streamed(), model.origin.float32
+    """Return a report for each weight, and all tensors of the model, with exact blocks where possible."""
+    tensors, keep = streamed_tensors(model), model.origin.float32
     searches = {
         tensor.name: Search(tensor, tensor.format if rounded_grids and tensor.format.name in PRECISION else None)
         for tensor in _weights(model, tensors)
@@ -169,13 +170,13 @@ def transcoded(
     stored = {tensor.name: converted_format(tensor, fallback, keep, model.origin.fixed) for tensor in weights}
     left = [each.tensor for each in searches.values() if each.format is None]
     changed = dict(_changed(left, stored, run))
-    found = [each.report(stored[name], changed.get(name, 0)) for name, each in searches.items()]
+    reports = [each.report(stored[name], changed.get(name, 0)) for name, each in searches.items()]
     exact = {name: _in_blocks(each, each.format) for name, each in searches.items() if each.format}
-    return found, {name: exact.get(name, tensor) for name, tensor in tensors.items()}
+    return reports, {name: exact.get(name, tensor) for name, tensor in tensors.items()}
 
 
 def _sampled(searches: Mapping[str, Search], run: WriteOptions) -> Iterator[tuple[str, list[tuple[Inexact, Format]]]]:
-    """For each tensor what of its first rows each format does not hold, the smallest first."""
+    """Yield, for each tensor, the result of each format on its first rows, the smallest format first."""
     tensors = [each.tensor for each in searches.values() if each.tensor.size]
     samples = [RowBlock(each, 0, min(each.rows, max(1, SAMPLE // each.width))) for each in tensors]
 
@@ -186,18 +187,18 @@ def _sampled(searches: Mapping[str, Search], run: WriteOptions) -> Iterator[tupl
 
     total = sum(block.stop * block.tensor.row_bytes for block in samples)
     done = run_blocks(samples, look, total, threads=thread_count(run.threads), progress=run.progress)
-    for block, found in done:
-        yield block.tensor.name, found
+    for block, results in done:
+        yield block.tensor.name, results
 
 
 def _wrong(blocks: NDArray[np.bool_], form: Format, first_row: int = 0) -> Inexact:
-    """Those of some rows' blocks that are inexact: bool (rows, blocks of a row)."""
+    """Return the result for rows whose inexact blocks are marked: bool (rows, blocks of a row)."""
     count, (row, block) = int(np.count_nonzero(blocks)), divmod(int(np.argmax(blocks)), blocks.shape[1])
     return Inexact(count, blocks.size, first_row + row, block * form.block_size)
 
 
 def _inexact(searches: Mapping[str, Search], run: WriteOptions) -> Iterator[tuple[str, Inexact]]:
-    """For each tensor how many of its blocks the first of its viable formats does not hold."""
+    """Yield, for each tensor, the result of its first viable format on all rows."""
 
     def look(tensor: Tensor, start: int, stop: int) -> Inexact:
         form, rounded_to = searches[tensor.name].viable[0], searches[tensor.name].rounded_to
@@ -216,7 +217,7 @@ def _inexact(searches: Mapping[str, Search], run: WriteOptions) -> Iterator[tupl
 
 
 def _changed(tensors: Sequence[Tensor], stored: Mapping[str, Format], run: WriteOptions) -> Iterator[tuple[str, int]]:
-    """For each tensor how many values are another once stored."""
+    """Yield, for each tensor, how many values its stored format changes."""
 
     def look(tensor: Tensor, start: int, stop: int) -> int:
         form, values = stored[tensor.name], tensor.float32(start, stop)
@@ -229,7 +230,7 @@ def _changed(tensors: Sequence[Tensor], stored: Mapping[str, Format], run: Write
 
 
 def _in_blocks(search: Search, form: Format) -> Tensor:
-    """The tensor in a format that holds it; raises FormatError when it is read and does not any more."""
+    """Return the tensor in a format that holds it; reading raises FormatError if it no longer does."""
     tensor = search.tensor
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
@@ -241,19 +242,19 @@ def _in_blocks(search: Search, form: Format) -> Tensor:
     return replace(tensor, format=form, read=read)
 
 
-def file_type(found: Iterable[TranscodingReport], fallback: str) -> int:
-    """`general.file_type`: of the format that most values have."""
+def file_type(reports: Iterable[TranscodingReport], fallback: str) -> int:
+    """Return `general.file_type` of the format that most values have."""
     sizes: Counter[str] = Counter()
-    for each in found:
+    for each in reports:
         sizes[each.format] += each.size
-    most = sizes.most_common(1)[0][0] if sizes else fallback
-    named = (recipe.file_type for recipe in RECIPES.values() if most in (recipe.default, recipe.name))
+    main_format = sizes.most_common(1)[0][0] if sizes else fallback
+    named = (recipe.file_type for recipe in RECIPES.values() if main_format in (recipe.default, recipe.name))
     return next((number for number in named if number is not None), FILE_TYPES[fallback])
 
 
-def rounded(found: Iterable[TranscodingReport]) -> list[str]:
-    """What to warn of: tensors whose values the fallback changes."""
-    changed = [each for each in found if each.rounded]
+def rounded(reports: Iterable[TranscodingReport]) -> list[str]:
+    """Warn of tensors whose values the fallback changes."""
+    changed = [each for each in reports if each.rounded]
     if not changed:
         return []
     who = changed[0].name if len(changed) == 1 else f"{len(changed)} tensors ({changed[0].name}, …)"

@@ -14,6 +14,7 @@ from archs.vocab.files import TokenizerFiles
 from quants.arguments import PathLike
 
 from ..metadata.checks import is_chat_template
+from ..models.contents import readable_tensors
 from ..models.model import Model, opened
 from ..writing.row_blocks import Progress
 from .audits.finding import Finding, Severity, rank
@@ -119,12 +120,12 @@ def _difference(source: str, template: str) -> tuple[int, str]:
 def _audit_tensors(
     model: Model, against: PathLike | Model | None, threads: int | None, progress: Progress | None
 ) -> Iterator[Finding]:
-    yield from audit_statistics(model.readable(), threads, progress)
+    yield from audit_statistics(readable_tensors(model), threads, progress)
     compared = () if against is None else diff(against, model, threads=threads, progress=progress).tensors
     relative = {}
     for tensor in compared:
         if tensor.kind in ("added", "removed", "shape"):
-            yield Finding("medium", "changed", tensor.name, f"{tensor.kind} beside the source")
+            yield Finding("medium", "changed", tensor.name, f"{tensor.kind} compared with the source")
         elif tensor.kind == "bytes":
             yield Finding("medium", "changed", tensor.name, "has the source's type but not its values")
         elif tensor.kind == "type" and tensor.figures is not None:

@@ -18,6 +18,7 @@ from quants.arguments import PathLike
 
 from ..io.gguf.writer import RESERVE_KEY
 from ..metadata.difference import KeyDifference, compare_metadata
+from ..models.contents import streamed_tensors
 from ..models.model import Model, opened
 from ..writing.row_blocks import Progress, by_tensor
 
@@ -120,7 +121,7 @@ def diff(
     first, second = opened(a), opened(b)
     folder = bool(first.origin.outtype or second.origin.outtype)
     keys = tuple(compare_metadata(first.metadata, second.metadata, OUTPUT_KEYS if folder else (RESERVE_KEY,)))
-    tensors = _compare_tensors(first.streamed(), second.streamed(), threads, progress)
+    tensors = _compare_tensors(streamed_tensors(first), streamed_tensors(second), threads, progress)
     return DiffReport(first.path, second.path, folder, keys, tuple(tensors))
 
 

@@ -4,6 +4,7 @@ Names are those of llama.cpp's graphs where it has a name for the same value (se
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from quants.arguments import PathLike
 from quants.errors import OptionError
 
 from ..models.model import Model, opened
+from ..models.running import running_model
 from ..writing.report import Report
 
 if TYPE_CHECKING:
@@ -55,6 +57,13 @@ class LayerGroup:
     nodes: tuple[GraphNode, ...]
     layer: int | None
     others: tuple[int, ...] = ()
+
+    @property
+    def prefix(self) -> str:
+        """What the names of the layer's tensors begin with: blk.0, enc.blk.0; empty without any."""
+        names = (weight.name for node in self.nodes for weight in node.weights)
+        found = (re.match(rf"[a-z.]+\.{self.layer}(?=\.)", name) for name in names)
+        return next((each[0] for each in found if each), "")
 
 
 @dataclass(frozen=True)
@@ -115,13 +124,14 @@ class ModelGraph(Report):
 def graph(source: PathLike | Model) -> ModelGraph:
     """Return the list of operations from tokens to logits; no weights are read.
 
-    source: a GGUF file (any shard of a split set), a Hugging Face folder, or a Model. Raises FileError for a file
-    without a model, and ModelError for tensors whose shapes do not fit, or a model that is not one list of layers.
+    source: a GGUF file (any shard of a split set), a Hugging Face folder, or a Model. An encoder-decoder model has the
+    nodes of its encoder first, with names that begin with "enc.". Raises FileError for a file without a model, and
+    ModelError for tensors whose shapes do not fit.
     """
     from runtime.node_values import whole_graph
 
     model = opened(source)
-    running = model.running()
+    running = running_model(model)
     hparams, nodes = running.network.hparams, whole_graph(running).nodes
     return ModelGraph(str(model.path), model.architecture, tuple(_plain(node, nodes, hparams) for node in nodes))
 
@@ -201,7 +211,7 @@ def _layer_signature(nodes: Sequence[GraphNode]) -> str:
     names = {node.name: node.number - start for node in nodes}
 
     def plain(name: str) -> str:
-        return name.removeprefix(f"blk.{layer}.")
+        return re.sub(rf"^([a-z.]+)\.{layer}\.", r"\1.", name)
 
     return json.dumps(
         [

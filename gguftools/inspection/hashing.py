@@ -24,6 +24,7 @@ from quants.threads import started_pool
 from ..io.atomic import InputFiles, atomic_output, output_path
 from ..io.gguf.reader import open_gguf
 from ..io.stores.path import located
+from ..models.contents import streamed_tensors
 from ..models.model import Model, opened_gguf
 from ..writing.row_blocks import Progress
 from .digests import ESCAPE, Digest, HashReport, ManifestCheck, Mismatch
@@ -66,7 +67,7 @@ def hash(
     whole = {name: HASHERS[name]() for name in wanted}
     digests: list[Digest] = []
     with started_pool(min(2 * len(wanted), os.cpu_count() or 1)) as pool:
-        for tensor in model.streamed().values():
+        for tensor in streamed_tensors(model).values():
             own = {name: HASHERS[name]() for name in wanted if name != "uuid"} if tensors else {}
             step = max(1, CHUNK // max(1, tensor.row_bytes))
             for start in range(0, tensor.rows, step):

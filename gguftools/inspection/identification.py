@@ -42,11 +42,11 @@ GUESSED_FILE_TYPE = 1024  # added to the file type of a recipe that nobody state
 COPIED, PLAIN, WEIGHTED = "copied", "plain", "imatrix"
 OTHER_METHOD, OTHER_VALUES, UNKNOWN = "other method", "other values", "unknown"
 MADE = {
-    COPIED: "as the original has them",
-    PLAIN: "as llama.cpp makes them of the original, without an importance matrix",
-    WEIGHTED: "as llama.cpp makes them of the original with this importance matrix",
+    COPIED: "copied from the original",
+    PLAIN: "as llama.cpp encodes the original without an importance matrix",
+    WEIGHTED: "as llama.cpp encodes the original with this importance matrix",
     OTHER_METHOD: "near the original, with other bytes: another matrix, program or version made them",
-    OTHER_VALUES: "of other values than the original's",
+    OTHER_VALUES: "other values than the original's",
     UNKNOWN: "of a type that cannot be encoded",
 }
 EXPLAINED = (COPIED, PLAIN, WEIGHTED)
@@ -153,12 +153,12 @@ class Identification:
         """Return a summary in one sentence."""
         name = f"{self.recipe}{', pure' if self.pure else ''}"
         others, unexplained = len(self.others), len(self.unexplained)
-        declared = "" if self.declared in (None, self.recipe) else f" (it says {self.declared})"
+        declared = "" if self.declared in (None, self.recipe) else f" (declared: {self.declared})"
         formats = f"the formats of {name}{declared}"
         formats += f", but for {others} of {len(self.tensors)} tensors" if others else ""
         compared = "all rows compared" if self.rows == self.of_rows else f"{self.rows} of {self.of_rows} rows compared"
         if unexplained:
-            return f"{formats}; {unexplained} of {len(self.tensors)} tensors were made otherwise; {compared}"
+            return f"{formats}; {unexplained} of {len(self.tensors)} tensors were made differently; {compared}"
         rounded = f" of the original rounded to {' or '.join(self.vias)} first" if self.vias else ""
         return f"{formats}; every tensor to the byte as llama.cpp makes it{rounded}; {compared}"
 

@@ -29,6 +29,7 @@ from ..io.gguf.writer import RESERVE_KEY
 from ..metadata.assumptions import assumed_values, deliberate_differences, typed_value
 from ..metadata.checks import problems as key_problems
 from ..metadata.text import brief
+from ..models.contents import streamed_tensors
 from ..models.model import Model, opened_gguf
 from ..writing.finiteness import not_finite
 from ..writing.report import Report
@@ -57,7 +58,7 @@ class Problem:
 class ValidationReport(Report):
     """The problems of a file. tensors, keys, bytes: how much was checked."""
 
-    also = ("valid",)
+    also = ("ok",)
 
     path: Path
     problems: tuple[Problem, ...]
@@ -66,7 +67,8 @@ class ValidationReport(Report):
     bytes: int = 0
 
     @property
-    def valid(self) -> bool:
+    def ok(self) -> bool:
+        """Return whether there is no error."""
         return not any(problem.severity == ERROR for problem in self.problems)
 
 
@@ -80,7 +82,7 @@ def validate(
     """
     try:
         model = opened_gguf(source)
-        tensors = model.streamed()
+        tensors = streamed_tensors(model)
     except OptionError:
         raise
     except GgufToolsError as error:
@@ -175,7 +177,7 @@ def _check_architecture(model: Model) -> Iterator[Problem]:
     elif not family:
         yield Problem(NOTE, "general.architecture", f"{name!r} is not known: keys and tensors were not checked")
     elif not model.tensors:
-        yield Problem(NOTE, "tensors", "there are none: a vocabulary alone")
+        yield Problem(NOTE, "tensors", "there are none: the file is a vocabulary")
     else:
         missing = [f"{name}.{key}" for key in NEEDED_KEYS if f"{name}.{key}" not in metadata]
         yield from (Problem(ERROR, key, "is missing; every program needs it") for key in missing)

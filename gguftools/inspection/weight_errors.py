@@ -17,6 +17,7 @@ from quants.errors import OptionError
 from quants.spelling import did_you_mean
 from quants.tensor import readable
 
+from ..models.contents import streamed_tensors
 from ..models.model import Model, opened
 from ..quantization.imatrix import ImportanceMatrix, importance_for, usable_matrix
 from ..quantization.planning import without_layers
@@ -281,7 +282,7 @@ def role_of(name: str) -> str:
 
 def plain_shapes(model: Model) -> dict[str, Tensor]:
     """Return a model's tensors for reading, without outer dimensions of 1, which programs write or leave out."""
-    return without_layers(model.metadata, model.streamed(), ()).tensors
+    return without_layers(model.metadata, streamed_tensors(model), ()).tensors
 
 
 class Pairs:

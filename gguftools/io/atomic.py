@@ -1,8 +1,8 @@
-"""The gate for all that is written: it appears whole under its name or not at all, and is nothing that is read.
+"""Write files so that they appear complete under their names or not at all, and never replace an input.
 
-A file that exists is replaced only where that was asked for. It is locked when its output is opened, and a new one from
-its first byte on, so that of two programs that would write one file the second waits or is refused. A file that does
-not exist takes its name by a step that fails if another program was faster.
+An existing file is replaced only on request. It is locked when its output is opened, and a new one from its first byte
+on: of two programs that would write one file, the second waits or is refused. A new file takes its name by a step that
+fails if another program was faster.
 """
 
 import errno
@@ -35,10 +35,10 @@ PROC_FD = "/proc/self/fd/{}"
 
 @dataclass(frozen=True)
 class InputFiles:
-    """What a command reads, which it must not write.
+    """List the files that a command reads, which it must not write.
 
-    paths: files, and folders of which everything but GGUF files counts as read. states: of files that are read until
-    the end, what they were when they were opened. option: what names the command's output.
+    paths: files, and folders, all of whose files but GGUF files count. states: for files that are read until the end,
+    what they were before they were first read. option: the option that names the command's output, for hints.
     """
 
     paths: tuple[Path, ...] = ()
@@ -46,15 +46,15 @@ class InputFiles:
     option: str = "-o"
 
     def also(self, paths: Iterable[PathLike | None]) -> "InputFiles":
-        """These, and more paths; None is none."""
+        """Return these and more paths; None is ignored."""
         return replace(self, paths=(*self.paths, *(located(path) for path in paths if path is not None)))
 
-    def beside(self, other: "InputFiles") -> "InputFiles":
-        """These, and those of another model."""
+    def union(self, other: "InputFiles") -> "InputFiles":
+        """Return these and those of another model."""
         return replace(self, paths=(*self.paths, *other.paths), states={**self.states, **other.states})
 
     def check_target(self, target: Path) -> None:
-        """Raise OptionError where `target` is one of the files, under whatever name."""
+        """Raise OptionError if `target` is one of the files, under any name."""
         every = (*self.paths, *self.states)
         if isinstance(target, StorePath):
             is_read = any(target == path or (isinstance(path, StorePath) and _is_of(target, path)) for path in every)
@@ -63,13 +63,13 @@ class InputFiles:
                 info = target.stat()
             except OSError:
                 return
-            is_read = any(os.path.samestat(info, found) for path in every for found in _files_of(path))
+            is_read = any(os.path.samestat(info, status) for path in every for status in _files_of(path))
         if is_read:
             hint = f"name another output with {self.option}"
             raise OptionError(f"{target} is read, so it cannot be written", hint)
 
     def check_unchanged(self) -> None:
-        """Raise FileError where a file is not what it was when it was opened."""
+        """Raise FileError if a file was changed or replaced since it was first read."""
         for path, state in self.states.items():
             if state_of(path) != state:
                 raise FileError(f"{path} was changed while it was read", hint="run it again")
@@ -79,12 +79,12 @@ NOTHING = InputFiles()
 
 
 def _is_of(target: StorePath, folder: StorePath) -> bool:
-    """Whether an object is one of a checkpoint's in a folder."""
+    """Return True if an object belongs to a checkpoint in a folder."""
     return target.is_below(folder) and target.suffix != ".gguf"
 
 
 def _files_of(path: Path, depth: int = 2) -> Iterator[os.stat_result]:
-    """The file itself, or the files of a folder and of folders in it."""
+    """Yield the status of the file, or of the files of a folder and of folders in it."""
     with suppress(OSError):
         info = path.stat()
         if not stat.S_ISDIR(info.st_mode):
@@ -96,9 +96,10 @@ def _files_of(path: Path, depth: int = 2) -> Iterator[os.stat_result]:
 
 
 def output_path(output: PathLike, default_name: str | None = None) -> Path:
-    """The file that an output names: itself, or `default_name` in the folder that it is or, by its last slash, must be.
+    """Return the path that an output names: the file itself, or `default_name` in the folder.
 
-    Raises FileError where the folder does not exist, or a file has to be named; OptionError for what is no path.
+    An output that ends in a slash is a folder. Raises FileError if the folder does not exist, or if a file must be
+    named; OptionError if it is no path.
     """
     as_path(output, "the output")
     path = located(output)
@@ -114,7 +115,7 @@ def output_path(output: PathLike, default_name: str | None = None) -> Path:
 
 
 def _object_path(path: StorePath, is_folder: bool, default_name: str | None) -> StorePath:
-    """The same of a URL. In a store every folder is there; which URL is one, only its last slash says."""
+    """Return the same for a URL. In a store every folder exists, and only the last slash tells a folder from a file."""
     if not path.is_writable:
         hint = "the hub's buckets have addresses of their own for s3://" if path.scheme == "hf" else None
         raise FileError(f"nothing is written to {path.scheme}:// addresses", hint or "name a file, or an s3:// URL")
@@ -129,7 +130,7 @@ def _object_path(path: StorePath, is_folder: bool, default_name: str | None) -> 
 
 
 def check_target(target: Path, reads: InputFiles = NOTHING, overwrite: bool = False) -> None:
-    """Raise an error where `target` must not be written: it is read, it exists, or it is no place for a file."""
+    """Raise OptionError if `target` is an input, FileError if it exists or is no place for a file."""
     if isinstance(target, StorePath):
         reads.check_target(target)
         if not target.is_writable:
@@ -158,11 +159,11 @@ def check_target(target: Path, reads: InputFiles = NOTHING, overwrite: bool = Fa
 
 @dataclass
 class Unnamed:
-    """A file that is being written: open for reading and writing, without a name (`path`) where the system can do that.
+    """Hold a file that is being written: open for reading and writing; `path` is None if the system needs no name.
 
-    replaced: the target as it is, open and locked, or None. reads: what must still be the same when it gets its name.
-    keep: leave the file where naming it fails: another run goes on with it. done: the open list of what is done of it,
-    and where that is, which goes when the file has its name.
+    replaced: descriptor of the existing target, locked, or None. reads: files that must be unchanged when it gets its
+    name. keep: leave the file if naming it fails, for another run to resume. done: descriptor and path of its journal,
+    which is removed when the file has its name.
     """
 
     fd: int
@@ -178,11 +179,11 @@ class Unnamed:
 def new_file(
     target: Path, size: int = 0, *, reads: InputFiles = NOTHING, overwrite: bool = False, locked: int | None = None
 ) -> Iterator[Unnamed]:
-    """A new file in the folder of `target`, which the block `publish`es under that name, or else is gone.
+    """Open a new file in the folder of `target`, which the block `publish`es under that name; else it is removed.
 
-    A file without a name (Linux) vanishes with the process however that ends; elsewhere it has a temporary name.
-    size: bytes that will be written. locked: the target, where the caller has it open and locked.
-    Raises an error where `check_target` does, where another program writes the target, or where there is no room.
+    A file without a name (Linux) vanishes with the process however that ends; elsewhere it has a temporary name. size:
+    bytes that will be written. locked: descriptor of the target, if the caller has it open and locked. Raises as
+    `check_target`; FileError if another program writes the target, or without enough free space.
     """
     refuse_store(target)
     check_target(target, reads, overwrite)
@@ -200,16 +201,13 @@ def new_file(
 
 
 def prepare(target: Path) -> None:
-    """Clear away what killed runs left of a target that is about to be written. Raises FileError."""
+    """Remove what killed runs left of a target that is about to be written. Raises FileError."""
     settle(target)
     remove_leftovers(target, reserved_names(target.parent))
 
 
 def open_unnamed(target: Path) -> tuple[int, Path | None]:
-    """A new file beside `target`, open, and the temporary name that it has where it cannot be without one.
-
-    It is locked, so that who finds it under its name before all is done waits.
-    """
+    """Open a new, locked file in the target's folder; return its descriptor, and its temporary name if it needs one."""
     if hasattr(os, "O_TMPFILE") and Path(PROC_FD.format("")).is_dir():
         with suppress(OSError):  # file systems that can't: overlays, network mounts
             fd = os.open(target.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
@@ -225,9 +223,9 @@ def open_unnamed(target: Path) -> tuple[int, Path | None]:
 
 
 def publish(*files: Unnamed) -> None:
-    """Make files durable, and name them, all or none, the first last.
+    """Make files durable and give them their names, all or none, the first last.
 
-    In `published_together`, that is done when its block ends. Raises FileError where another program was faster.
+    Inside `published_together`, this is done when that block ends. Raises FileError if another program was faster.
     """
     group = _GROUP.get()
     if group is None:
@@ -257,7 +255,7 @@ def _publish(files: Sequence[Unnamed]) -> None:
 
 
 def _check_free(file: Unnamed) -> None:
-    """Raise FileError where another program wrote the target since it was looked at."""
+    """Raise FileError if another program wrote the target meanwhile."""
     if file.replaced is None and os.path.lexists(file.target):
         raise _taken(file.target)
     if file.replaced is not None and not is_named(file.replaced, file.target):
@@ -305,7 +303,7 @@ def _give_names(files: Sequence[Unnamed]) -> None:
 
 
 def _own_manifest(target: Path) -> Path | None:
-    """What says how a file was made that is about to be replaced, of which it would say so of another."""
+    """Return the manifest of a file that is about to be replaced, if it is ours; it would describe the old file."""
     path = target.with_name(target.name + MANIFEST)
     with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
         if MANIFEST_SCHEMA in file.read(1 << 8):  # ours
@@ -315,13 +313,13 @@ def _own_manifest(target: Path) -> Path | None:
 
 @dataclass
 class _Group:
-    """Files that get their names when all are there. then: what is called after that."""
+    """Collect files that get their names together. then: functions called after that."""
 
     files: list[Unnamed] = field(default_factory=list)
     then: list[Callable[[], None]] = field(default_factory=list)
 
     def add(self, files: Sequence[Unnamed]) -> None:
-        """Take files over from their writers, which close theirs."""
+        """Take over files from writers that close their own descriptors."""
         for file in files:
             replaced = None if file.replaced is None else os.dup(file.replaced)
             done = None if file.done is None else (os.dup(file.done[0]), file.done[1])
@@ -329,7 +327,7 @@ class _Group:
             file.path = None
 
     def publish(self) -> None:
-        """Name the files, of a set its first shard last, and call what waited for that."""
+        """Name the files, of a set its first shard last, and call the waiting functions."""
         self.files.sort(key=lambda file: file.target)  # they were added in the order in which they were done
         if self.files:
             with explained(self.files[0].target, sum(os.fstat(file.fd).st_size for file in self.files)):
@@ -338,7 +336,7 @@ class _Group:
             then()
 
     def close(self) -> None:
-        """Close the files, and remove those that have no names and that no other run goes on with."""
+        """Close the files, and remove those without names unless another run can resume them."""
         for file in self.files:
             file.path = None if file.keep else file.path
             discard(file)
@@ -352,8 +350,9 @@ _GROUP: ContextVar[_Group | None] = ContextVar("published_together", default=Non
 
 @contextmanager
 def published_together() -> Iterator[None]:
-    """Let all files that are written in the block get their names when it ends, or none. One within another is part
-    of it. Raises what `publish` does.
+    """Give all files that are written in the block their names when it ends, or none.
+
+    An inner block is part of the outer one. Raises as `publish`.
     """
     if _GROUP.get() is not None:
         yield
@@ -371,7 +370,7 @@ def published_together() -> Iterator[None]:
 
 
 def when_published(then: Callable[[], None]) -> None:
-    """Call something when the files that were written have their names: now, or when `published_together` ends."""
+    """Call a function when the written files have their names: now, or when `published_together` ends."""
     group = _GROUP.get()
     if group is None:
         then()
@@ -380,7 +379,7 @@ def when_published(then: Callable[[], None]) -> None:
 
 
 def name_new(file: Unnamed) -> None:
-    """Give the name, which is free. Raises FileExistsError where it is not."""
+    """Give the file its name. Raises FileExistsError if it is taken."""
     if file.path is None:
         _link_open(file.fd, file.target)
         return
@@ -389,7 +388,7 @@ def name_new(file: Unnamed) -> None:
 
 
 def discard(file: Unnamed) -> None:
-    """Close the file, and remove the temporary name if it still has one."""
+    """Close the file, and remove its temporary name if it has one."""
     if file.path is not None:
         file.path.unlink(missing_ok=True)
         file.path = None
@@ -397,7 +396,7 @@ def discard(file: Unnamed) -> None:
 
 
 def remove_own(fd: int, path: Path) -> None:
-    """Remove a name, if it is that of the file that is open."""
+    """Remove a name if it belongs to the open file."""
     if is_named(fd, path):
         path.unlink(missing_ok=True)
 
@@ -418,7 +417,10 @@ def check_space(target: Path, size: int) -> None:
 
 
 def free_bytes(target: Path) -> int:
-    """Free on the file system of `target`, which need not exist; stores have no end. Raises OSError."""
+    """Return the bytes free on the file system of `target`, which need not exist; stores are unlimited.
+
+    Raises OSError.
+    """
     if isinstance(target, StorePath):
         return sys.maxsize
     info = os.statvfs(target.parent)
@@ -426,7 +428,7 @@ def free_bytes(target: Path) -> int:
 
 
 def explain_write_error(error: OSError, target: Path, size: int) -> FileError:
-    """The FileError for a failed write to `target`, which needed `size` bytes in all."""
+    """Return the FileError for a failed write to `target`, which needed `size` bytes in all."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = free_bytes(target)
         return FileError(f"no space left for {target}: it needs {size:,} bytes, {free:,} are free", MORE_SPACE)
@@ -435,7 +437,7 @@ def explain_write_error(error: OSError, target: Path, size: int) -> FileError:
 
 @contextmanager
 def explained(target: Path, size: int) -> Iterator[None]:
-    """Turn an OSError of the block into `explain_write_error`'s."""
+    """Turn an OSError of the block into the FileError of `explain_write_error`."""
     try:
         yield
     except OSError as error:
@@ -443,7 +445,7 @@ def explained(target: Path, size: int) -> Iterator[None]:
 
 
 def write_at(fd: int, data: memoryview, offset: int) -> None:
-    """`os.pwrite` until all is written."""
+    """Call `os.pwrite` until all bytes are written."""
     while data:
         done = os.pwrite(fd, data, offset)
         data, offset = data[done:], offset + done
@@ -453,7 +455,10 @@ def write_at(fd: int, data: memoryview, offset: int) -> None:
 def atomic_output(
     path: Path, mode: str = "wb", overwrite: bool = False, reads: InputFiles = NOTHING
 ) -> Iterator[IO[Any]]:
-    """Write a file that appears under `path` when the block ends, not at all if it raises. mode: "w" for UTF-8 text."""
+    """Write a file that appears as `path` when the block ends, and not at all if it raises.
+
+    mode: "w" for UTF-8 text.
+    """
     with new_file(path, reads=reads, overwrite=overwrite) as unnamed:
         try:
             raw = os.fdopen(unnamed.fd, "wb", closefd=False)

@@ -1,7 +1,8 @@
-"""A mapped file that is cut short while it is read: one line, where the system would end the process without a word.
+"""Report a mapped file that is cut short while it is read by one line, instead of a silent death of the process.
 
-What is behind the new end of a file, or on a disk that fails, raises SIGBUS in whatever thread touches it. Python's own
-signal handlers never get to run then: they wait for the instruction to end. For a process of our own command line only.
+Touching bytes after the new end of a file, or on a failing disk, raises SIGBUS in the thread that touches them.
+Python's own signal handlers never run then: they wait for the instruction to end. For processes of our own command line
+only.
 """
 
 import ctypes
@@ -16,7 +17,7 @@ _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 
 
 def take_bus_errors() -> None:
-    """Have SIGBUS end the process with a line and exit code 1. Windows has none."""
+    """Make SIGBUS end the process with a message and exit code 1. Windows has no such signal."""
     if not hasattr(signal, "SIGBUS"):
         return
     set_handler = ctypes.CDLL(None).signal

@@ -1,4 +1,4 @@
-"""Names in folders: temporary ones, those that are free, and those that killed runs left."""
+"""Manage names in folders: temporary ones, free ones, and those that killed runs left."""
 
 import errno
 import logging
@@ -23,7 +23,7 @@ NAME_CHARACTERS = 32  # of the target's name; a name has 255 bytes at most, and 
 
 
 def temporary_name(target: Path, suffix: str = PARTIAL) -> Path:
-    """A name in the target's folder that nobody has."""
+    """Return a new name in the target's folder."""
     return target.with_name(f"{_beginning(target)}{secrets.token_hex(HEX_BYTES)}{suffix}")
 
 
@@ -32,7 +32,7 @@ def _beginning(target: Path) -> str:
 
 
 def take_name(path: Path, target: Path) -> None:
-    """Rename a file to a name that is free. Raises FileExistsError where it is not."""
+    """Rename a file to a free name. Raises FileExistsError if it is taken."""
     try:
         os.link(path, target, follow_symlinks=False)
     except OSError as error:
@@ -45,14 +45,14 @@ def take_name(path: Path, target: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names given and taken in the folder durable."""
+    """Make changes of names in the folder durable."""
     with opened_folder(folder) as fd:
         os.fsync(fd)
 
 
 @contextmanager
 def opened_folder(folder: Path) -> Iterator[int]:
-    """A descriptor of the folder."""
+    """Open the folder; yields its descriptor."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         yield fd
@@ -61,9 +61,9 @@ def opened_folder(folder: Path) -> Iterator[int]:
 
 
 def remove_leftovers(target: Path, kept: Container[str] = ()) -> None:
-    """Remove the temporary files and folders of runs that were killed while they wrote the target, and log each.
+    """Remove the temporary files and folders that killed runs left of the target, and log each.
 
-    kept: names that are not touched. What another run has locked stays, and what cannot be locked is only named.
+    kept: names that are not touched. What another run has locked stays; what cannot be locked is only reported.
     """
     pattern = re.compile(re.escape(_beginning(target)) + f"[0-9a-f]{{{2 * HEX_BYTES}}}" + re.escape(PARTIAL))
     with suppress(OSError):
@@ -73,7 +73,7 @@ def remove_leftovers(target: Path, kept: Container[str] = ()) -> None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Names of what is in a folder, in order. Raises OSError."""
+    """Return the names in a folder, sorted. Raises OSError."""
     with os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries)
 
@@ -97,7 +97,7 @@ def _remove_leftover(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it. Raises OSError."""
+    """Remove a file, or a folder with its contents. Raises OSError."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -105,7 +105,7 @@ def remove_tree(path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise FileError for a file that may not be changed, by its mode also where the system would let us."""
+    """Raise FileError for a read-only file, by its mode even if the system would allow writing (root)."""
     with suppress(OSError):
         mode = stat.S_IMODE(path.stat().st_mode)
         if not mode & 0o222 or not os.access(path, os.W_OK):
@@ -114,7 +114,7 @@ def check_writable(path: Path) -> None:
 
 
 def keep_mode(fd: int, replaced: os.stat_result) -> None:
-    """Give an open file the permissions of the one that it takes the place of, and its owner where that is allowed."""
+    """Give an open file the permissions of the one it replaces, and its owner if that is allowed."""
     own = os.fstat(fd)
     if (own.st_uid, own.st_gid) != (replaced.st_uid, replaced.st_gid):
         with suppress(OSError):

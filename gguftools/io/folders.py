@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, and whose files are replaced together."""
+"""Write folders that appear complete or not at all, and replace their files together."""
 
 import errno
 import os
@@ -24,12 +24,12 @@ def new_folder(
     reads: InputFiles = NOTHING,
     instead: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[Path]:
-    """A folder to write files to, which gets its name when the block ends, or is gone.
+    """Yield a folder to write files to; it gets its name when the block ends, and is removed if the block raises.
 
-    overwrite: of one that has files, those of the same names are replaced when the block ends, the others stay. reads:
-    what must not be replaced. instead: patterns of files that go, too, where a file of that name comes: whoever reads
-    the folder would take them for its own. Raises FileError for what exists or cannot be written, OptionError for what
-    is read.
+    overwrite: in an existing folder, replace files of the same names when the block ends; other files stay. reads: what
+    must not be replaced. instead: file name → patterns of files that are removed when it is written, because readers of
+    the folder would use them instead. Raises FileError for what exists or cannot be written, OptionError for what is
+    read.
     """
     target = located(target)
     refuse_store(target)
@@ -55,9 +55,9 @@ def new_folder(
 
 @contextmanager
 def files_of_folder(target: Path, overwrite: bool = False, reads: InputFiles = NOTHING) -> Iterator[Path]:
-    """A folder to write files to that get their names in `target`, which is there, when the block ends, all or none.
+    """Yield a folder for files that get their names in the existing folder `target` when the block ends, all or none.
 
-    overwrite: also those that are taken. reads: what must not be replaced. Raises FileError, OptionError.
+    overwrite: also replace existing files. reads: what must not be replaced. Raises FileError, OptionError.
     """
     prepare_folder(target)
     with _explained(target), _locked_folder(target / target.name) as made:
@@ -66,7 +66,7 @@ def files_of_folder(target: Path, overwrite: bool = False, reads: InputFiles = N
 
 
 def prepare_folder(target: Path) -> None:
-    """Clear away what killed runs left of a folder that is about to be written. Raises FileError."""
+    """Remove what killed runs left of a folder that is about to be written. Raises FileError."""
     remove_leftovers(target, reserved_names(target.parent))
     if target.is_dir():
         for each in replacements(target):
@@ -88,7 +88,7 @@ def _explained(target: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked_folder(target: Path) -> Iterator[Path]:
-    """A folder of a temporary name, locked so that no other run takes it for a killed one's; removed if it is left."""
+    """Make a folder with a temporary name, and lock it so that no other run removes it; remove it at the end."""
     while True:
         made = temporary_name(target)
         made.mkdir()
@@ -109,7 +109,7 @@ def _locked_folder(target: Path) -> Iterator[Path]:
 
 
 def _instead(target: Path, names: Iterable[str], instead: Mapping[str, Sequence[str]]) -> list[Path]:
-    """Files of the folder that go, or are replaced, where files of these names come."""
+    """Return the files of the folder that are replaced or removed when files of these names are written."""
     names = set(names)
     patterns = [pattern for name in sorted(names) for pattern in instead.get(name, ())]
     others = {path for pattern in patterns for path in target.glob(pattern)}
@@ -143,13 +143,13 @@ def _replace(
 
 
 def _place(name: str) -> tuple[int, str]:
-    """Where a file is in a set: first the one without which no program opens the others."""
+    """Sort files of a set: first the one without which no program opens the others."""
     return (0 if name == "config.json" else 1 if name.endswith(".index.json") else 2), name
 
 
 @contextmanager
 def made_folder(path: Path) -> Iterator[Path]:
-    """A folder, made where there is none, and then removed again if the block raises and nothing is in it."""
+    """Make a folder if there is none; remove it again if the block raises and the folder is empty."""
     path = located(path)
     refuse_store(path)
     made = not path.exists()
@@ -168,7 +168,7 @@ def made_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def named_folder(path: Path) -> Iterator[None]:
-    """Make a folder, whose own folder must exist; remove it again if nothing is in it when the block ends."""
+    """Make a folder, whose parent must exist; remove it if it is empty when the block ends."""
     try:
         path.mkdir()
     except OSError as error:

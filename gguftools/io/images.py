@@ -23,10 +23,10 @@ Source = PathLike | Any  # a file, an array (height, width, 3) of 0…255, or an
 
 
 def open_image(source: Source) -> "Image":
-    """Decode an image to RGB, turned as its camera was held; of an animation the first frame.
+    """Decode an image to RGB, turned upright by its EXIF orientation; of an animation, the first frame.
 
-    Raises FileError for a file of another format, or one that is damaged, OptionError for more pixels than MAX_PIXELS
-    or something that is no image, GgufToolsError without Pillow.
+    Raises FileError for an unknown format or a damaged file, OptionError for more than MAX_PIXELS pixels or an object
+    that is no image, GgufToolsError without Pillow.
     """
     try:
         from PIL import Image
@@ -47,7 +47,7 @@ def open_image(source: Source) -> "Image":
 
 
 def _decoded(path: Path) -> "Image":
-    """Decode a file. Pixels are counted by its header, before there are any."""
+    """Decode a file. Its header's size is checked before pixels are decoded."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -77,7 +77,7 @@ def _decoded(path: Path) -> "Image":
 
 
 def _upright(image: "Image") -> "Image":
-    """Turn an image as its camera was held, in RGB, with no more copies than this needs."""
+    """Turn an image by its EXIF orientation and convert it to RGB, with as few copies as possible."""
     from PIL import ImageOps
 
     image.load()

@@ -1,11 +1,11 @@
-"""One writer a file: locks that hold though files are replaced, and what tells that a file was changed.
+"""Lock files against other writers, and detect changed files.
 
-A lock belongs to an open file, not to its name. Who has waited for one compares the two, and starts again where the
-name has gone to another file meanwhile. Where a file system has no locks, there is no protection, and no error.
+A lock belongs to an open file, not to its name. After waiting for a lock, compare the two, and start again if the name
+belongs to another file by now. Where a file system has no locks, there is no protection, and no error.
 
 Locks are filelock's `lock_descriptor`: `flock` on Linux and macOS, `LockFileEx` on Windows. Its `FileLock` is not used:
-that locks a file of its own beside the data, which stays there, and it cannot lock what a killed run has left. It has
-no shared locks, so that `is_held` looks more than once: another that looks has the lock for a moment. The rest of
+it locks a separate file next to the data, which stays there, and it cannot lock what a killed run has left. It has no
+shared locks, so `is_held` looks more than once: another process that looks has the lock for a moment. The rest of
 writing needs POSIX: Windows cannot replace files while they are open.
 """
 
@@ -32,15 +32,15 @@ NO_FILE: State = (0, 0, 0, 0)
 
 
 def state_of(file: Path | int) -> State:
-    """Device, inode, bytes and time of change: others where a file was changed or replaced, zeros where none is.
+    """Return device, inode, size and time of change; NO_FILE if there is no such file.
 
-    Of an object in a store, which is asked then: its bytes, and a number for its version.
+    Of an object in a store, which is asked: its size, and a number for its version.
     """
     if isinstance(file, StorePath):
         from .stores.store import state_of_object, version_now
 
-        found = version_now(file)
-        return NO_FILE if found is None else state_of_object(*found)
+        current = version_now(file)
+        return NO_FILE if current is None else state_of_object(*current)
     try:
         info = os.fstat(file) if isinstance(file, int) else file.stat()
     except OSError:
@@ -49,7 +49,7 @@ def state_of(file: Path | int) -> State:
 
 
 def is_named(fd: int, path: Path) -> bool:
-    """Whether `path` is a name of the open file."""
+    """Return True if `path` is a name of the open file."""
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except OSError:
@@ -57,12 +57,15 @@ def is_named(fd: int, path: Path) -> bool:
 
 
 def lock(fd: int) -> bool:
-    """Lock an open file against all others who would; False if one of them has it. Closing it unlocks it."""
+    """Lock an open file; return False if another process has the lock. Closing the file unlocks it."""
     return is_unlocked(fd) is not False
 
 
 def is_unlocked(fd: int) -> bool | None:
-    """Lock an open file, or folder, if nobody has; None where the file system has no locks to tell by."""
+    """Lock an open file or folder.
+
+    Return False if another process has the lock, None if the file system has no locks.
+    """
     from filelock import lock_descriptor  # here, because commands that lock nothing need not wait for its import
 
     try:
@@ -72,14 +75,17 @@ def is_unlocked(fd: int) -> bool | None:
 
 
 def wait_for_lock(fd: int) -> None:
-    """Lock an open file or folder, however long another has it."""
+    """Lock an open file or folder; wait as long as needed."""
     while not lock(fd):
         time.sleep(STEP)
 
 
 @contextmanager
 def held(path: Path) -> Iterator[int]:
-    """Open a regular file that nobody else changes or replaces in the block. Raises FileError after WAIT seconds."""
+    """Open and lock a regular file for the block.
+
+    Raises FileError if another program has it locked for WAIT seconds.
+    """
     end = time.monotonic() + WAIT
     while True:
         fd = open_to_lock(path)
@@ -96,7 +102,7 @@ def held(path: Path) -> Iterator[int]:
 
 
 def open_to_lock(path: Path) -> int:
-    """A regular file, opened for writing too where that is allowed. Raises FileError."""
+    """Open a regular file, for writing too if that is allowed. Raises FileError."""
     refuse_store(path)
     flags = os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not keep us waiting
     try:
@@ -116,7 +122,7 @@ def open_to_lock(path: Path) -> int:
 
 
 def is_held(path: Path) -> bool:
-    """Whether another program has the file locked at this moment."""
+    """Return True if another program has the file locked."""
     return all(_is_locked_now(path, STEP if look else 0) for look in range(LOOKS))
 
 

@@ -1,4 +1,4 @@
-"""Hints for a path at which there is something else than what was wanted, or nothing."""
+"""Write hints for paths that name nothing, or something else than expected."""
 
 import os
 import re
@@ -19,35 +19,35 @@ SHOWN = 3
 
 
 def is_remote(name: PathLike) -> bool:
-    """Whether a model is in a store, such as a repository of the hub, rather than on this disk."""
+    """Return True for a URL of a store, such as a repository of the hub; False for a path on this disk."""
     return is_url(name)
 
 
 def is_stored_gguf(name: PathLike) -> bool:
-    """Whether that is a URL of a GGUF file, rather than of a checkpoint's folder."""
+    """Return True for the URL of a GGUF file; False for a checkpoint's folder in a store, and for local paths."""
     return is_url(name) and os.fspath(name).partition("?")[0].lower().endswith(".gguf")
 
 
 def refuse_store(path: Path) -> None:
-    """Raise FileError for a URL where a file on this disk is needed."""
+    """Raise FileError for a URL where a local file is needed."""
     if isinstance(path, StorePath):
         hint = "fetch it, or write a file and copy that: see docs/stores.md for what works there"
         raise FileError(f"{path} is in a store; a file on this disk was expected", hint)
 
 
 def few(names: Sequence[object]) -> str:
-    """The first of them, for a message."""
+    """Join the first SHOWN names for a message."""
     return ", ".join(map(str, names[:SHOWN])) + (", …" if len(names) > SHOWN else "")
 
 
 def hint_for_absent(path: PathLike) -> str | None:
-    """What to do about a path that does not exist: a name on the hub, its address, standard input."""
+    """Return a hint for a path that does not exist: a name or address on the hub, or `-` for standard input."""
     text = os.fspath(path)
     if text == "-":
         return "standard input is named /dev/stdin"
-    if found := ADDRESS.fullmatch(text):
-        revision = f"@{found[2]}" if found[2] not in (None, "main") else ""
-        return f"`gguftools convert hf://{found[1]}{revision}` reads it from the hub"
+    if match := ADDRESS.fullmatch(text):
+        revision = f"@{match[2]}" if match[2] not in (None, "main") else ""
+        return f"`gguftools convert hf://{match[1]}{revision}` reads it from the hub"
     if text.startswith(("hf:/", "hf.co/")):
         return "only `gguftools convert` reads from the hub: hf://ORG/MODEL"
     if HUB_NAME.fullmatch(text) and not text.endswith(".gguf") and not Path(text).parent.exists():
@@ -56,7 +56,7 @@ def hint_for_absent(path: PathLike) -> str | None:
 
 
 def hint_for_folder(folder: Path) -> str:
-    """What to do with a folder where a GGUF file is wanted."""
+    """Return a hint for a folder where a GGUF file is expected."""
     files = sorted(path for path in folder.iterdir() if path.suffix == ".gguf") if os.access(folder, os.R_OK) else []
     if files:
         return f"name a file in it: {few(files)}"

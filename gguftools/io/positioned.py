@@ -1,8 +1,8 @@
-"""Reading and writing bytes of large files by position, from any thread.
+"""Read and write bytes of large files by position, from any thread.
 
-What is read once from start to end is read by calls, not through a map: a disk that fails under a map, or a file that
-is cut short, kills the process, where a call returns an error; pages read through a map count as the process's memory;
-and a call copies faster than pages are mapped one by one.
+What is read once from start to end is read by calls, not through a map. A failing disk under a map, or a file that is
+cut short, kills the process, where a call returns an error. Pages read through a map count as the process's memory. And
+a call copies faster than pages are mapped one by one.
 """
 
 import errno
@@ -34,7 +34,7 @@ ReadBytes = Callable[[int, int], NDArray[np.uint8]]
 
 
 class PositionedInput:
-    """An open file that any thread reads from, until nothing refers to it; keep_open=False opens it for each read."""
+    """Open a file that any thread reads, until it is garbage collected; keep_open=False opens it for each read."""
 
     def __init__(self, path: Path, keep_open: bool = True) -> None:
         self.path = path
@@ -49,9 +49,9 @@ class PositionedInput:
             raise FileError(f"{self.path} cannot be read: {error.strerror or error}") from error
 
     def read(self, begin: int, end: int) -> NDArray[np.uint8]:
-        """Bytes begin … end, uint8. Raises OSError, and FileError where the file ends before."""
-        found = np.empty(end - begin, np.uint8)
-        data, position = found.data, begin
+        """Return bytes begin … end, uint8. Raises OSError, and FileError if the file ends before."""
+        buffer = np.empty(end - begin, np.uint8)
+        data, position = buffer.data, begin
         fd = self._open() if self._fd is None else self._fd
         try:
             while data:
@@ -62,15 +62,15 @@ class PositionedInput:
         finally:
             if self._fd is None:
                 os.close(fd)
-        return found
+        return buffer
 
 
 def row_reader(
     read: ReadBytes, begin: int, shape: tuple[int, ...], form: Format, byte_order: str = "little"
 ) -> ReadRows:
-    """`Tensor.read` of rows that lie one after the other from byte `begin` on; little endian, whatever is stored.
+    """Return `Tensor.read` for rows stored from byte `begin` on; it returns them in little endian.
 
-    read(begin, end): bytes of the file; where it gives views, rows are views.
+    read(begin, end): bytes of the file; if it gives views, rows are views.
     """
     return partial(_read_rows, read, begin, shape, form, byte_order)  # made for a hundred thousand tensors at once
 
@@ -86,7 +86,7 @@ def _read_rows(
 
 
 class PositionedOutput:
-    """Writing into an open file. Bytes are on their way to the disk early, so that `fsync` has little to wait for."""
+    """Write into an open file. Bytes are sent to the disk early, so that `fsync` has little to wait for."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -110,7 +110,10 @@ class PositionedOutput:
 
 
 def copy_ranges(source: Path, target: int, moves: Sequence[Move], progress: CopyProgress | None = None) -> None:
-    """Copy ranges of a file into an open one; progress(done, total) in bytes. Raises OSError; FileError on opening."""
+    """Copy ranges of a file into an open one; call progress(done, total) in bytes.
+
+    Raises OSError; FileError on opening.
+    """
     try:
         fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -129,7 +132,7 @@ def copy_ranges(source: Path, target: int, moves: Sequence[Move], progress: Copy
 
 
 def _copy_some(source: int, target: int, begin: int, to: int, size: int) -> int:
-    """Copy up to `size` bytes, within the kernel or by sharing blocks where that is possible."""
+    """Copy up to `size` bytes, inside the kernel or by sharing blocks if possible."""
     if hasattr(os, "copy_file_range"):
         try:
             moved = os.copy_file_range(source, target, size, begin, to)

@@ -1,14 +1,14 @@
-"""Files that get their names together or not at all, and the journal that a killed run leaves of it.
+"""Give several files their names together or not at all, with a journal for interrupted runs.
 
-    .NAME.HEX.replacing    one JSON object: for each file its name, the temporary name that it was written under, its
-                           bytes and time of change, the name that the older file is moved to, and whether a resumed
-                           run can use it
+.NAME.HEX.replacing    one JSON object: for each file its name, the temporary name that it was written under, its
+                       bytes and time of change, the name that the older file is moved to, and whether a resumed
+                       run can use it
 
 The journal is durable before the first name changes, and locked while its writer lives. Then older files are moved
-aside, the first of the set first, so that no program can open what is left of them; the new ones get their names, the
-first last; the older ones are removed, and the journal. Whoever reads a file that it names waits for a writer that
-lives, and refuses what a killed one left, unless all files are old or all are new. The next run that writes one of
-them undoes that first, or removes what is left of it; `recover` completes or undoes it.
+aside, the first of the set first, so that no program can open an incomplete set. The new ones get their names, the
+first last. At the end the older files and the journal are removed. Readers of a file that a journal names wait for a
+living writer. They refuse what a killed one left, unless all files are old or all are new. The next run that writes one
+of them undoes that first, or removes what is left of it; `recover` completes or undoes it.
 """
 
 import json
@@ -37,11 +37,11 @@ PLAIN = re.compile(r"[^/\x00]+")
 
 
 class Change(NamedTuple):
-    """What becomes of a name, which may have a folder in front.
+    """Describe a change of a name, which may include a folder.
 
-    new: the file that gets it, None where it only goes. moved: what the older one is called meanwhile, None where there
-    is none. keep: leave the new file where the replacement is undone. stamp: bytes and time of change of the new file,
-    by which it is known under either name.
+    new: the temporary name of the file that gets it; None if the name only goes. moved: what the older file is called
+    meanwhile; None if there is none. keep: leave the new file when the replacement is undone. stamp: bytes and time of
+    change of the new file, which identify it under either name.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Replacement:
-    """A replacement in a folder, as its journal has it."""
+    """Hold a replacement in a folder, as its journal describes it."""
 
     journal: Path
     changes: tuple[Change, ...]
@@ -64,38 +64,38 @@ class Replacement:
         return self.journal.parent
 
     def is_placed(self, change: Change) -> bool:
-        """Whether the new file has its name."""
+        """Return True if the new file has its name."""
         if change.new is None or _stamp(self.folder / change.name) != change.stamp:
             return False
         new = self.folder / change.new
         return not os.path.lexists(new) or new.samefile(self.folder / change.name)  # linked, not unlinked yet
 
     def is_moved(self, change: Change) -> bool:
-        """Whether the older file was moved aside."""
+        """Return True if the older file was moved aside."""
         return change.moved is not None and os.path.lexists(self.folder / change.moved)
 
     @property
     def is_done(self) -> bool:
-        """Whether all that is left is to remove older files."""
+        """Return True if only older files are left to be removed."""
         return all(self.is_placed(change) for change in self.changes if change.new is not None)
 
     @property
     def is_begun(self) -> bool:
-        """Whether any name changed."""
+        """Return True if any name changed."""
         return any(self.is_placed(change) or self.is_moved(change) for change in self.changes)
 
     @property
     def is_half_done(self) -> bool:
-        """Whether some files are old and others new, or none is there."""
+        """Return True if some files are old and others new, or if one is missing."""
         return self.is_begun and not self.is_done
 
     @property
     def is_of_checkpoint(self) -> bool:
-        """Whether other files than GGUF files are among them."""
+        """Return True if it includes other files than GGUF files."""
         return any(not change.name.endswith(".gguf") for change in self.changes)
 
     def names(self, name: str) -> Change | None:
-        """What becomes of a name; None where nothing does."""
+        """Return the change of a name, or None."""
         return next((change for change in self.changes if name == change.name), None)
 
 
@@ -108,10 +108,10 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def replace_together(target: Path, changes: Sequence[Change]) -> None:
-    """Give files in the folder of `target`, whose name the journal has, their names, all or none.
+    """Give files in the folder of `target` their names, all or none; the journal is named after `target`.
 
-    The first of them is the one without which no program opens the others. New files are durable, and whole. Raises
-    OSError, FileExistsError for a name that was taken meanwhile; then all is as it was.
+    The first file is the one without which no program opens the others. New files must be durable and complete. Raises
+    OSError; FileExistsError for a name that was taken meanwhile; then nothing has changed.
     """
     with _journal(target, changes) as replacement:
         try:
@@ -127,7 +127,7 @@ def replace_together(target: Path, changes: Sequence[Change]) -> None:
 
 @contextmanager
 def _journal(target: Path, changes: Sequence[Change]) -> Iterator[Replacement]:
-    """A journal that is durable under its name, and locked in the block."""
+    """Write a durable journal; it is locked in the block."""
     made, folder = temporary_name(target), target.parent
     path = made.with_name(made.name.removesuffix(PARTIAL) + SUFFIX)
     stamped = tuple(each if each.new is None else each._replace(stamp=_stamp(folder / each.new)) for each in changes)
@@ -157,7 +157,7 @@ def _move_aside(replacement: Replacement) -> None:
 
 
 def _sync(replacement: Replacement) -> None:
-    """Make names durable in the folder and in those below it that files have names in."""
+    """Make names durable in the folder and in the subfolders that hold files."""
     for below in {Path(change.name).parent for change in replacement.changes} | {Path()}:
         if (replacement.folder / below).is_dir():
             sync_folder(replacement.folder / below)
@@ -184,7 +184,7 @@ def _finish(replacement: Replacement) -> None:
 
 
 def _undo(replacement: Replacement) -> None:
-    """Give older files their names again, and remove the new ones that no run can go on with."""
+    """Give older files their names again, and remove the new ones that no run can resume."""
     folder = replacement.folder
     for change in replacement.changes:
         if change.new is not None and replacement.is_placed(change):
@@ -215,23 +215,23 @@ def _end(replacement: Replacement) -> None:
 
 
 def replacements(folder: Path) -> list[Replacement]:
-    """Those whose journals are in a folder."""
+    """Return the replacements whose journals are in a folder."""
     try:
         names = [name for name in names_in(folder) if name.startswith(".") and name.endswith(SUFFIX)]
     except OSError:
         return []
-    return [found for name in names if (found := _read(folder / name)) is not None]
+    return [replacement for name in names if (replacement := _read(folder / name)) is not None]
 
 
 def _read(path: Path) -> Replacement | None:
-    """None for what is no journal of ours, or has gone meanwhile."""
+    """Return a journal's replacement; None if it is no journal of ours, or has gone."""
     try:
         with path.open("rb") as file:
-            found = json.loads(file.read(MAX_BYTES))
-        if not isinstance(found, dict) or found.get(KEY) != VERSION:
+            content = json.loads(file.read(MAX_BYTES))
+        if not isinstance(content, dict) or content.get(KEY) != VERSION:
             return None
-        changes = tuple(_change(*each) for each in found["files"])
-        host, process, started = found["writer"]
+        changes = tuple(_change(*each) for each in content["files"])
+        host, process, started = content["writer"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     is_ours = bool(changes) and all(map(_is_ours, changes))
@@ -239,12 +239,12 @@ def _read(path: Path) -> Replacement | None:
 
 
 def _change(name: str, new: str | None, moved: str | None, keep: bool, stamp: list[int] | None) -> Change:
-    """As a journal has it."""
+    """Read a change from a journal."""
     return Change(name, new, moved, keep, None if stamp is None else (int(stamp[0]), int(stamp[1])))
 
 
 def _is_ours(change: Change) -> bool:
-    """Whether a change names files of the folder alone, and such as we would give these names."""
+    """Return True if a change names only files in the folder, and temporary names as we give them."""
     texts = [text for text in (change.name, change.new, change.moved) if text is not None]
     if not all(isinstance(text, str) and _is_below(text) for text in texts):
         return False
@@ -253,19 +253,19 @@ def _is_ours(change: Change) -> bool:
 
 
 def _is_below(name: str) -> bool:
-    """Whether a name is that of a file in the folder, or in folders below it."""
+    """Return True if a name stays in the folder or in folders below it."""
     return all(PLAIN.fullmatch(part) and part not in (".", "..") for part in name.split("/"))
 
 
 def reserved_names(folder: Path) -> set[str]:
-    """Temporary names that a journal in the folder has, which its recovery needs."""
+    """Return the temporary names in a folder that the recovery of a journal needs."""
     changes = [change for each in replacements(folder) for change in each.changes]
-    found = {text for change in changes for text in (change.new, change.moved) if text}
-    return found | {name.partition("/")[0] for name in found}
+    names = {text for change in changes for text in (change.new, change.moved) if text}
+    return names | {name.partition("/")[0] for name in names}
 
 
 def pending(target: Path) -> Change | None:
-    """What a killed run left of the target, which `settle` will undo; None where it did not, or was done."""
+    """Return the change of the target that a killed run left and `settle` will undo; None if there is none."""
     for each in replacements(target.parent):
         change = each.names(target.name)
         if change is not None and not each.is_done and not _is_alive(each):
@@ -274,9 +274,9 @@ def pending(target: Path) -> Change | None:
 
 
 def check_whole(folder: Path, concerns: Callable[[Replacement], bool]) -> None:
-    """Raise FileError where a killed run left files half replaced; wait for one that is at it.
+    """Raise FileError if a killed run left files half replaced; wait for a running one.
 
-    concerns: whether the files that are read are among those of a replacement.
+    concerns(replacement): True if it includes files that are read.
     """
     end = time.monotonic() + PATIENCE
     while half := [each for each in replacements(folder) if concerns(each) and each.is_half_done]:
@@ -289,7 +289,7 @@ def check_whole(folder: Path, concerns: Callable[[Replacement], bool]) -> None:
 
 
 def check_file_whole(path: Path) -> None:
-    """The same for one file. Raises FileError."""
+    """Do the same for one file. Raises FileError."""
     check_whole(path.parent, lambda each: each.names(path.name) is not None)
 
 
@@ -305,14 +305,14 @@ def _refusal(each: Replacement) -> FileError:
 
 
 def settle(target: Path) -> None:
-    """Undo, or end, what a killed run left of the target before it is written. Raises FileError."""
+    """Undo or complete what a killed run left of the target, before it is written. Raises FileError."""
     for each in replacements(target.parent):
         if each.names(target.name) is not None:
             settle_replacement(each)
 
 
 def settle_replacement(each: Replacement) -> None:
-    """Undo a replacement that a killed run left, or end it where all new files have their names."""
+    """Undo a replacement that a killed run left, or complete it if all new files have their names."""
     with _taken(each) as is_ours:
         if is_ours:
             done = _settled(each, roll_back=not each.is_done)
@@ -320,9 +320,9 @@ def settle_replacement(each: Replacement) -> None:
 
 
 def recover(path: Path, roll_back: bool = False) -> str | None:
-    """Complete, or undo, what a killed run left of a file, or of a folder's files; None where that is nothing.
+    """Complete or undo what a killed run left of a file, or of a folder's files; return what was done, or None.
 
-    Raises FileError where names were taken since, or older files are gone.
+    Raises FileError if names were taken since, or older files are gone.
     """
     folder = path if path.is_dir() else path.parent
     done = None
@@ -360,7 +360,7 @@ def _settled(each: Replacement, roll_back: bool) -> str:
 
 @contextmanager
 def _taken(each: Replacement) -> Iterator[bool]:
-    """Have a journal locked; False where another program ended it meanwhile. Raises FileError for one at work."""
+    """Lock a journal; yields False if another program ended it meanwhile. Raises FileError if one is working on it."""
     end = time.monotonic() + WAIT
     while True:
         try:
@@ -384,7 +384,7 @@ def _taken(each: Replacement) -> Iterator[bool]:
 
 
 def _is_alive(each: Replacement) -> bool:
-    """Whether the writer of a journal is at work, or someone who recovers it."""
+    """Return True if the writer of a journal, or a recovery, is running."""
     try:
         fd = os.open(each.journal, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -399,7 +399,7 @@ def _is_alive(each: Replacement) -> bool:
 
 
 def _this_process() -> tuple[str, int, str]:
-    """What tells a process from others where the file system has no locks: host, number, and when it began."""
+    """Return host, number and start time, which identify a process if the file system has no locks."""
     return socket.gethostname(), os.getpid(), _began(os.getpid())
 
 
@@ -410,7 +410,7 @@ def _began(process: int) -> str:
 
 
 def _is_running(writer: tuple[str, int, str]) -> bool:
-    """Whether a process is there; of another host, nobody knows, so that it counts as running."""
+    """Return True if a process is running; one of another host counts as running."""
     host, process, began = writer
     if host != socket.gethostname():
         return True

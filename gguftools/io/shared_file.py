@@ -1,4 +1,4 @@
-"""A file that several processes write into, on machines that may or may not see it."""
+"""Write one file from several processes, on machines that may or may not see it."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from .atomic import explained, write_at
 
 
 class SharedFile(NamedTuple):
-    """A file that is written by several processes. mark: of this run, at byte `position` of the journal."""
+    """Describe a file that several processes write. mark: identifies the run, at byte `position` of the journal."""
 
     path: Path
     journal: Path
@@ -19,7 +19,7 @@ class SharedFile(NamedTuple):
     bytes: int
 
     def is_here(self) -> bool:
-        """Whether this process sees it as the run that it belongs to does."""
+        """Return True if this process sees the very file of the run."""
         try:
             fd = os.open(self.journal, os.O_RDONLY)
         except OSError:
@@ -32,7 +32,7 @@ class SharedFile(NamedTuple):
             os.close(fd)
 
     def write(self, data: memoryview, offset: int) -> bool:
-        """Write bytes, unless the file is not here. Raises FileError where the disk is full."""
+        """Write bytes, and return True; return False if the file is not here. Raises FileError if the disk is full."""
         if not self.is_here():
             return False
         with explained(self.path, self.bytes), seen_when_closed(self.path) as fd:
@@ -42,7 +42,7 @@ class SharedFile(NamedTuple):
 
 @contextmanager
 def seen_when_closed(path: Path) -> Iterator[int]:
-    """A file that a run writes, open once more: on a network mount, others see what is written when it is closed."""
+    """Open a file again for writing: on a network mount, others see the bytes when it is closed."""
     fd = os.open(path, os.O_WRONLY)
     try:
         yield fd

@@ -1,4 +1,4 @@
-"""Files that are written in several sittings: what a killed run leaves half done, and the list of what is done."""
+"""Write files that an interrupted run leaves half done for the next one, with a journal of what is done."""
 
 import json
 import os
@@ -17,11 +17,11 @@ from .naming import refuse_store
 
 
 def claim(path: Path, head: Mapping[str, Any], key: str, target: Path) -> tuple[int, list[str]]:
-    """Open the list of what is done of `target`, a work of several sittings, locked until it is closed.
+    """Open the journal of an unfinished `target`, locked until it is closed.
 
-    head: its first line, a JSON object, where there is no list yet; it appears with that line in it. key: what a list
-    of ours has in that line. Returns the open list, and its lines: none for a new one.
-    Raises FileError where another run has it, or where it is a stranger's file.
+    head: the first line of a new journal, a JSON object. key: a key that the first line of our journals has. Returns
+    the descriptor and the journal's lines, none for a new one. Raises FileError if another run has it, or if it is not
+    ours.
     """
     while True:
         if not os.path.lexists(path):
@@ -54,10 +54,10 @@ def claim(path: Path, head: Mapping[str, Any], key: str, target: Path) -> tuple[
 
 @dataclass
 class Unfinished:
-    """A file that is written in several sittings, and the list of what is done of it; see `unfinished`.
+    """Hold an unfinished file and its journal; see `unfinished`.
 
-    size: bytes it will have. log, lines: the open list, locked, and what it had in it: nothing where this run begins.
-    replaced: what the target is now, open and locked, or None. fd: the file, -1 before `open`.
+    size: bytes it will have. log: descriptor of the journal, locked. lines: what the journal had; empty for a new one.
+    replaced: descriptor of the existing target, locked, or None. fd: the file, -1 before `open`.
     """
 
     target: Path
@@ -70,7 +70,7 @@ class Unfinished:
     fd: int = -1
 
     def open(self, *sizes: int) -> None:
-        """Open the file that an earlier run left, which then has one of these sizes, or make it. Raises FileError."""
+        """Open the file that an earlier run left, which must have one of these sizes, or make it. Raises FileError."""
         try:
             with explained(self.target, self.size):
                 self.fd = _open_own(self.path, bool(self.lines), sizes)
@@ -91,7 +91,7 @@ class Unfinished:
         os.lseek(self.log, 0, os.SEEK_END)
 
     def note(self, entry: Any) -> None:
-        """Add a line to the list."""
+        """Add a line to the journal."""
         os.write(self.log, json.dumps(entry).encode() + b"\n")
 
     def publish(self) -> None:
@@ -99,12 +99,12 @@ class Unfinished:
         publish(Unnamed(self.fd, self.path, self.target, self.replaced, keep=True, done=(self.log, self.journal)))
 
     def abandon(self) -> None:
-        """Remove what is there of the file."""
+        """Remove the file and its journal."""
         remove_own(self.fd, self.path)
         self.end()
 
     def end(self) -> None:
-        """Remove the list."""
+        """Remove the journal."""
         remove_own(self.log, self.journal)
 
 
@@ -112,10 +112,10 @@ class Unfinished:
 def unfinished(
     target: Path, suffix: str, list_suffix: str, head: Mapping[str, Any], key: str, size: int, overwrite: bool
 ) -> Iterator[Unfinished]:
-    """Begin, or take up, a file that a killed run leaves half done for the next, under a name of its own until then.
+    """Begin, or resume, a file that has a name of its own until it is complete.
 
-    suffix, list_suffix: what these names have behind the target's. head, key: see `claim`. size: bytes of the file.
-    Raises FileError where another run is at work on it, or the list is a stranger's.
+    suffix, list_suffix: of the file and of its journal, added to the target's name. head, key: see `claim`. size: bytes
+    of the file. Raises FileError if another run writes it, or if the journal is not ours.
     """
     refuse_store(target)
     path, journal = target.with_name(target.name + suffix), target.with_name(target.name + list_suffix)
@@ -134,7 +134,7 @@ def unfinished(
 
 
 def is_list(path: Path, key: str) -> bool:
-    """Whether a file is a list that a run of ours left; see `claim`."""
+    """Return True if a file is a journal that a run of ours left; see `claim`."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             return _has_key(file.readline(1 << 20), key)
@@ -144,10 +144,10 @@ def is_list(path: Path, key: str) -> bool:
 
 def _has_key(line: str, key: str) -> bool:
     try:
-        found = json.loads(line)
+        head = json.loads(line)
     except ValueError:
         return False
-    return isinstance(found, dict) and key in found
+    return isinstance(head, dict) and key in head
 
 
 def _open_own(path: Path, is_ours: bool, sizes: Container[int]) -> int:

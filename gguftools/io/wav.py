@@ -1,4 +1,4 @@
-"""Sounds from WAV files of whole numbers, read with the standard library."""
+"""Read WAV files of integer samples with the standard library."""
 
 import io
 import wave
@@ -17,9 +17,9 @@ UNKNOWN = 0xFFFFFFFF - 4096  # bytes or more are said by programs that do not kn
 
 
 def read_wav(file: str | Path, rate: int = RATE) -> NDArray[np.float32]:
-    """The sound of a WAV file, float32 (samples,) between -1 and 1; the mean of its channels where it has several.
+    """Return the samples of a WAV file, float32 (samples,) in -1 … 1; the mean of its channels if it has several.
 
-    Raises FileError for one that is no WAV file, is cut off, is empty, or has samples of another kind or rate.
+    Raises FileError for a file that is no WAV file, is cut short or empty, or has another sample format or rate.
     """
     path = Path(file)
     hint = f"make one with `ffmpeg -i {path.name} -ac 1 -ar {rate} -c:a pcm_s16le sound.wav`"
@@ -29,8 +29,8 @@ def read_wav(file: str | Path, rate: int = RATE) -> NDArray[np.float32]:
         raise FileError(f"{path} can't be read: {error.strerror}") from error
     try:
         with closing(wave.open(io.BytesIO(content), "rb")) as sound:
-            channels, width, found, frames = sound.getparams()[:4]
-            _check(path, width, found, rate, hint)
+            channels, width, stored_rate, frames = sound.getparams()[:4]
+            _check(path, width, stored_rate, rate, hint)
             frame = channels * width
             values = _samples(sound, min(frames, len(content) // frame))
     except (wave.Error, EOFError) as error:
@@ -38,22 +38,22 @@ def read_wav(file: str | Path, rate: int = RATE) -> NDArray[np.float32]:
     except (OSError, RuntimeError, ValueError, OverflowError) as error:  # of chunks that end beyond what there is
         raise FileError(f"{path} is no WAV file of whole numbers: its chunks don't fit into it", hint) from error
     if frame * len(values) < frame * frames < UNKNOWN:
-        said = f"it says {frame * frames} bytes of samples, and has {frame * len(values)}"
-        raise FileError(f"{path} is cut off: {said}")
+        claim = f"it says {frame * frames} bytes of samples, and has {frame * len(values)}"
+        raise FileError(f"{path} is cut off: {claim}")
     if not values.size:
         raise FileError(f"{path} has no samples")
     return values
 
 
-def _check(path: Path, width: int, found: int, rate: int, hint: str) -> None:
-    if found != rate:
-        raise FileError(f"{path} has {found} samples a second; {rate} were expected", hint)
+def _check(path: Path, width: int, stored_rate: int, rate: int, hint: str) -> None:
+    if stored_rate != rate:
+        raise FileError(f"{path} has {stored_rate} samples a second; {rate} were expected", hint)
     if width not in (1, 2, 3, 4):
         raise FileError(f"{path} has samples of {width} bytes; 1 to 4 were expected", hint)
 
 
 def _samples(sound: wave.Wave_read, frames: int) -> NDArray[np.float32]:
-    """The mean of the channels, read a piece at a time: what numbers become in between is several times as large."""
+    """Return the mean of the channels; read in pieces, as the integers take several times as much memory."""
     channels, width, parts = sound.getnchannels(), sound.getsampwidth(), []
     for start in range(0, frames, FRAMES_AT_ONCE):
         data = sound.readframes(min(FRAMES_AT_ONCE, frames - start))
@@ -64,7 +64,7 @@ def _samples(sound: wave.Wave_read, frames: int) -> NDArray[np.float32]:
 
 
 def _whole_numbers(data: bytes, width: int) -> NDArray[np.int64]:
-    """Little-endian samples of so many bytes; those of one byte are counted from 128."""
+    """Return little-endian samples of `width` bytes; those of one byte are offset by 128."""
     if width == 1:
         return np.frombuffer(data, np.uint8).astype(np.int64) - 128
     if width == 3:

@@ -1,13 +1,15 @@
-"""Which neurons of a PowerInfer model go to the GPU: an integer program, and the file that says so.
+"""Choose which neurons of a PowerInfer model go to the GPU, by an integer program, and write PowerInfer's file.
 
-Neurons are placed in batches, those that fire most often first. The program chooses batches whose neurons fired most
-often together, within the memory there is; a layer that gets any may be required to get a least number.
+Neurons are placed in batches, the most active first. The program maximizes the activations of the chosen batches within
+the available memory; a layer that gets any may be required to get a minimum number.
 
 The file (magic PWRI, architecture "generic.gpu_index") holds for each layer `blk.N.gpu_idx`, int32 (neurons,), 1 for
-those on the GPU, and `blk.N.gpu_bucket`, int32, their numbers, sorted; PowerInfer reads them by place: two a layer.
+those on the GPU, and `blk.N.gpu_bucket`, int32, their numbers, sorted; PowerInfer reads them by position: two a layer.
+
+For whoever runs PowerInfer: command `gguftools gpu-split`, page docs/powerinfer.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +41,8 @@ Counts = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Placement:
-    """gpu: of each layer, which neurons are on the GPU, bool (neurons,). used: their bytes. activations: their share of
-    all. optimal: whether it is proven that no other placement has more of them.
+    """A placement of neurons. gpu: for each layer, bool (neurons,). used: bytes on the GPU. activations: their share of
+    all. optimal: whether it is proven optimal.
     """
 
     gpu: tuple[NDArray[np.bool_], ...]
@@ -81,14 +83,15 @@ def gpu_split(
     batch: int = BATCH,
     least: int = 0,
     overwrite: bool = False,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> PlacementReport:
     """Place a model's neurons and write the file.
 
-    activations: folder of activation_N.pt, one a layer. vram: bytes for neurons. model: the GGUF file, from which the
-    size of a neuron is known; default the one beside the folder. output: default MODEL.generated.gpuidx, where
-    PowerInfer looks for it. batch: neurons placed together. least: neurons of a layer that gets any. overwrite: replace
-    an output that exists.
-    Raises FileError, ModelError, OptionError, GgufToolsError where there is no solver.
+    activations: folder of activation_N.pt, one a layer. vram: bytes for neurons. model: the GGUF file, for the size of
+    a neuron; default the one next to the folder. output: default MODEL.generated.gpuidx, where PowerInfer looks for it.
+    batch: neurons placed together. least: minimum neurons of a layer that gets any. overwrite: replace an existing
+    output. progress(steps done, of how many, the next one).
+    Raises FileError, ModelError, OptionError, GgufToolsError without a solver.
     """
     folder = as_path(activations, "activations")
     counts = read_activations(folder)
@@ -96,7 +99,7 @@ def gpu_split(
     candidates = sorted(folder.resolve().parent.glob("*.gguf")) if model is None else [Path(model)]
     if len(candidates) != 1:
         problem = (
-            f"{len(candidates)} GGUF files are beside {folder}; the model's is needed to know the size of a neuron"
+            f"{len(candidates)} GGUF files are next to {folder}; the model's is needed to know the size of a neuron"
         )
         raise OptionError(problem, hint="name it with `model`")
     path = candidates[0]
@@ -104,6 +107,8 @@ def gpu_split(
     target = output_path(path.parent if output is None else output, f"{path.name}.generated.gpuidx")
     reads = InputFiles((folder,), opened.states)
     check_target(target, reads, overwrite)
+    if progress is not None:
+        progress(0, 1, f"at most {TIME_LIMIT:.0f} s")
     placement = place(counts, neuron_bytes(opened.tensors, counts), vram, batch, least)
     counted = {f"{ARCHITECTURE}.block_count": len(placement.gpu), "split.vram_capacity": vram}
     metadata = Metadata({"general.architecture": ARCHITECTURE, **counted})
@@ -114,6 +119,8 @@ def gpu_split(
     ]
     file = FilePlan(target, metadata, tuple(Item(tensor, tensor.format) for tensor in tensors), magic=MAGIC)
     write_files([file], WriteOptions(threads=1, overwrite=overwrite, reads=reads))
+    if progress is not None:
+        progress(1, 1, "")
     return PlacementReport(target, path, vram, placement)
 
 
@@ -134,7 +141,7 @@ def read_activations(folder: Path) -> list[Counts]:
 
 
 def neuron_bytes(tensors: Mapping[str, Tensor], counts: Sequence[Counts]) -> list[int]:
-    """Return bytes of a neuron of each layer: its rows of gate, up and down. Raises ModelError where counts
+    """Return the bytes of a neuron in each layer: its rows of gate, up and down. Raises ModelError if counts
     don't fit.
     """
     layers = sum(name.endswith(".ffn_up.weight") for name in tensors)
@@ -151,8 +158,9 @@ def neuron_bytes(tensors: Mapping[str, Tensor], counts: Sequence[Counts]) -> lis
 
 
 def place(counts: Sequence[Counts], sizes: Sequence[int], vram: int, batch: int = BATCH, least: int = 0) -> Placement:
-    """Return the neurons that are worth most of `vram` bytes; sizes: bytes of a neuron of each layer. Raises
-    OptionError.
+    """Return the placement with the most activations in `vram` bytes. sizes: bytes of a neuron in each layer.
+
+    Raises OptionError.
     """
     if batch < 1 or least < 0 or vram < 0:
         raise OptionError(f"batches of {batch}, at least {least} neurons a layer, {vram} bytes make no sense")
@@ -176,9 +184,9 @@ def place(counts: Sequence[Counts], sizes: Sequence[int], vram: int, batch: int 
 def _solve(
     worth: Counts, held: NDArray[Any], layer: NDArray[Any], sizes: NDArray[Any], vram: int, least: int
 ) -> tuple[NDArray[np.bool_], bool]:
-    """Which batches are chosen, and whether that is proven best.
+    """Return which batches are chosen, and whether that is proven optimal.
 
-    Unknowns: x of each batch, y of each layer, all 0 or 1. Most worth · x with bytes · x ≤ vram; for every layer
+    Unknowns: x of each batch, y of each layer, all 0 or 1. Maximize worth · x with bytes · x ≤ vram; for every layer
     sum of x ≤ batches * y and neurons · x ≥ least * y.
     """
     try:

@@ -1,1 +1,1 @@
-"""What a model computes: perplexity, importance, logits beside the original's."""
+"""Measure models: perplexity, KL divergence, benchmarks, importance matrices."""

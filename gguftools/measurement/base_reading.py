@@ -1,4 +1,4 @@
-"""Read bases (see `bases`): check what they say, and find the output matrix that their states belong to."""
+"""Read stored bases (see `bases`): validate them, and find the output matrix that their states need."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,10 +31,11 @@ def open_base(
     others: Sequence[PathLike | Model] = (),
     threads: int = 1,
 ) -> SavedBase:
-    """Read a base. base_model: what has its output matrix; without it that is looked for in the base itself, in the
-    file that it was made of, and in `others`.
+    """Read a base.
 
-    Raises FileError for a file that is no such base, that is damaged, or whose matrix is nowhere.
+    base_model: a model with its output matrix; without it that is searched for in the base itself, in the model that it
+    was made from, and in `others`. Raises FileError for a file that is no base, that is damaged, or whose matrix is
+    missing.
     """
     path = as_path(path, "the base")
     file = open_gguf(path)
@@ -74,18 +75,18 @@ def open_base(
 
 @dataclass(frozen=True)
 class _Keys:
-    """The keys of a base, each with the type that it must have."""
+    """The keys of a base, with type checks."""
 
     path: Path
     metadata: Mapping[str, Any]
 
     def error(self, what: str, hint: str | None = None) -> FileError:
-        return FileError(f"{self.path} {what}", hint or "it is damaged, or no base of ours: make it anew")
+        return FileError(f"{self.path} {what}", hint or "it is damaged, or not a base of gguftools: save it again")
 
     def get(self, name: str, types: type | tuple[type, ...]) -> Any:
         value = self.metadata.get(PREFIX + name)
         if not isinstance(value, types) or isinstance(value, bool):
-            raise self.error(f"has {PREFIX + name} = {value!r}, which no base has")
+            raise self.error(f"has {PREFIX + name} = {value!r}, which is not valid in a base")
         return value
 
     def number(self, name: str) -> int:
@@ -175,8 +176,8 @@ def _matrix(
         given = opened(base_model)
         matrix = matching_matrix(given.tensors)
         if matrix is None:
-            problem = f"{given.path} has not the output matrix that {key.path} was made with"
-            raise FileError(problem, f"it was made of {key.text('model')}")
+            problem = f"{given.path} does not have the output matrix that {key.path} was made with"
+            raise FileError(problem, f"it was made from {key.text('model')}")
         return matrix
     recorded = Path(key.text("model"))
     places: list[Callable[[], Mapping[str, Tensor]]] = [lambda: file.tensors]

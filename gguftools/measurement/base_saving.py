@@ -1,4 +1,4 @@
-"""How a base is saved while it is measured from: in which form, and together with a record of the figures."""
+"""Save a base while it is measured, in either format, together with a progress record."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ OWN_FORM = ".gguf"  # how names of bases of our own end
 
 
 class Writer(Protocol):
-    """What a base's predictions are written with: a file of either form."""
+    """A writer of a base's predictions, for either format."""
 
     @property
     def needs_rows(self) -> bool: ...
@@ -40,7 +40,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class Both:
-    """A record beside a base that is written: done is what both have."""
+    """A progress record next to a base that is written: a window is done if both have it."""
 
     record: ProgressRecord
     writer: Writer
@@ -53,7 +53,7 @@ class Both:
 
 
 def adding(writer: Writer, base: Any) -> "Save":
-    """What hands a base's predictions to the writer, in the form that it takes."""
+    """Return a function that passes a base's predictions to the writer, in the form that it takes."""
 
     def save(window: int, start: int, stop: int, rows: "Rows") -> None:
         writer.add(window, start, stop, rows if writer.needs_rows else base.states(window, start, stop))
@@ -63,7 +63,7 @@ def adding(writer: Writer, base: Any) -> "Save":
 
 @dataclass(frozen=True)
 class Saving:
-    """Where and how a base is saved: as our own where the name ends in OWN_FORM, else in llama.cpp's form."""
+    """Where and how a base is saved: in our format if the name ends in OWN_FORM, else in llama.cpp's."""
 
     target: Path
     top_k: int | None = None
@@ -76,19 +76,19 @@ class Saving:
 
 
 def saving_to(options: DivergenceOptions) -> Saving | None:
-    """Return how a base is saved; None where it is not. Raises OptionError for what does not go together."""
+    """Return how a base is saved; None if it is not. Raises OptionError for options that exclude each other."""
     path, top_k, with_output = options.save_base, options.top_k, options.with_output
     target = None if path is None else Saving(output_path(path), top_k, with_output, options.overwrite)
     if (top_k is not None or with_output) and not (target and target.own_form):
         what = "top_k" if top_k is not None else "with_output"
-        raise OptionError(f"{what} is of bases of our own", f"save one: a name that ends in {OWN_FORM}")
+        raise OptionError(f"{what} needs a base in gguftools' format", f"save to a name that ends in {OWN_FORM}")
     check_apart(options.record, path)
     return target
 
 
 @dataclass(frozen=True)
 class BaseRun:
-    """The run of a base that is saved. sources: files that the measurement reads and that must be the same to go on."""
+    """The run whose base is saved. sources: input files that must be unchanged for the run to be resumed."""
 
     base: "Base"
     model: Model
@@ -102,7 +102,7 @@ class BaseRun:
 def base_writer(
     saving: Saving, kept: ProgressRecord | None, run: BaseRun, reads: InputFiles
 ) -> Iterator[Writer | None]:
-    """What the base is written with, to a file that appears when the block ends; None where an earlier run did it."""
+    """Open the writer of a base, which appears when the block ends; None if an earlier run completed it."""
     from runtime.evaluation.divergence import RunningLogits
     from runtime.evaluation.stored_logits import StoredLayout
 
@@ -125,7 +125,7 @@ def base_writer(
             yield writer
         return
     if len(corpus.tokens) != corpus.n_ctx * len(corpus.windows):
-        raise OptionError("a base in llama.cpp's form has plain text alone, no conversations")
+        raise OptionError("llama.cpp's format of bases holds plain text, no conversations")
     layout = StoredLayout(corpus.n_ctx, len(tokens_in(model)), len(corpus.windows))
     tokens, threads = np.array(corpus.tokens, np.int64), thread_count(run.threads)
     rows = LlamaCppRun(tokens, layout, run.sources, run.precision, threads)

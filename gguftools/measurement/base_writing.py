@@ -1,4 +1,4 @@
-"""Write bases (see `bases`): rows of windows as they are measured, in a file that another run can go on with."""
+"""Write bases (see `bases`): rows of windows as they are measured, in a file that another run can resume."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ Fixed = dict[str, NDArray[Any]]
 
 
 class BaseWriter:
-    """Takes a base's rows, windows in any order and each from its first prediction on."""
+    """Takes a base's rows: windows in any order, each from its first prediction on."""
 
     def __init__(self, file: PartialGguf, run: Run, names: Sequence[str], top_k: int | None) -> None:
         self._file, self._run, self._top_k = file, run, top_k
@@ -36,12 +36,12 @@ class BaseWriter:
 
     @property
     def needs_rows(self) -> bool:
-        """Return whether it takes rows of logits; else final states."""
+        """Return whether it takes rows of logits, not final states."""
         return self._top_k is not None
 
     @property
     def state(self) -> State:
-        """Of the file, which has it under its final name, too."""
+        """Return the state of the file, which stays the same under its final name."""
         return self._file.state
 
     def covered(self, window: int) -> bool:
@@ -51,7 +51,7 @@ class BaseWriter:
         return all(self._file.covered(self._index[name], start, stop) is not None for name in names)
 
     def add(self, window: int, start: int, stop: int, given: Rows | LazyLogits) -> None:
-        """Predictions start … stop - 1 of a window, which is written when its last one is there."""
+        """Add predictions start … stop - 1 of a window, which is written once it is complete."""
         if start == 0:
             self._parts = []
         if isinstance(given, Rows):
@@ -83,9 +83,9 @@ def saved_base(
 ) -> Iterator[BaseWriter]:
     """Write a base, which appears when the block ends and all windows were added.
 
-    top_k: keep so many likeliest tokens instead of states. with_output: keep the output matrix with the states. A run
-    that is killed leaves TARGET.partial behind, and with resume the windows in it are not written again; sources: files
-    that must be the same then. Raises OptionError, FileError as `writing.resume.resumable_gguf` does.
+    top_k: store so many top tokens instead of states. with_output: store the output matrix, too. resume: keep the
+    windows in the TARGET.partial of a killed run; sources: files that must be unchanged then. Raises OptionError,
+    FileError as `writing.resume.resumable_gguf` does.
     """
     if top_k is not None and top_k < 1:
         raise OptionError(f"a base of the {top_k} likeliest tokens; at least 1 is needed")

@@ -1,9 +1,9 @@
-"""Base runs in files of our own: what a divergence is measured from, without the model running again.
+"""Base runs in files of our own format: a divergence is measured from them without running the model again.
 
-A base is a GGUF file of general.type "logits-base". It has the windows' tokens, which positions of them are scored, and
-of each scored position the model's final state (`runtime.evaluation.stored_states`), 24 to 42 times less than the
-logits. These are computed again from the model's output matrix, which is recognised by its digest: it is in the model
-that the base was made of, in any other file that has the same one, or in the base itself. A top-k base needs no matrix.
+A base is a GGUF file of general.type "logits-base". It has the windows' tokens, their scored positions, and for each of
+these the model's final state (`runtime.evaluation.stored_states`), 24 to 42 times smaller than the logits. Logits are
+computed from the model's output matrix, which is identified by its digest: it is in the model that the base was made
+from, in any other file with the same matrix, or in the base itself. A top-k base needs no matrix.
 
     windows    I32 (windows, 4): number of the text, where in its tokens it begins, tokens, scored positions
     tokens     I32: what the model is given, of all windows, one after the other
@@ -42,10 +42,10 @@ INPUTS = ("tokenizer.ggml.model", "tokenizer.ggml.tokens")  # of which tokenizer
 
 @dataclass(frozen=True)
 class Run:
-    """What a base is made of, beside its rows.
+    """The run that a base stores, without its rows.
 
-    windows: in the order of their rows, by the name of their text. model: the path as it was given. vocabulary: a
-    digest, see `vocabulary_digest`.
+    texts: windows in the order of their rows, by name of the text. model: the path as given. vocabulary: see
+    `vocabulary_digest`.
     """
 
     texts: Mapping[str, Sequence[Window]]
@@ -57,16 +57,16 @@ class Run:
 
     @property
     def windows(self) -> list[Window]:
-        """Of all texts."""
+        """Return the windows of all texts."""
         return [window for windows in self.texts.values() for window in windows]
 
 
 @dataclass(frozen=True)
 class SavedBase:
-    """A base that was read, as a base of `runtime.evaluation.divergence`: rows are those of `source`.
+    """A base that was read; it serves as a base of `runtime.evaluation.divergence` with the rows of `source`.
 
-    texts: windows by the name of their text. vocabulary_digest, text_digest: as `vocabulary_digest` and `text_digest`
-    give them. picked: which windows of `source` these are.
+    texts: windows by name of the text. vocabulary_digest, text_digest: see the functions of these names. picked: the
+    numbers of these windows in `source`.
     """
 
     path: Path
@@ -81,12 +81,12 @@ class SavedBase:
 
     @property
     def windows(self) -> list[Window]:
-        """Of all texts."""
+        """Return the windows of all texts."""
         return [window for windows in self.texts.values() for window in windows]
 
     @property
     def vocabulary(self) -> int:
-        """Number of tokens."""
+        """Return the number of tokens."""
         return self.source.vocabulary
 
     @property
@@ -97,7 +97,7 @@ class SavedBase:
         return self.source.rows(self.picked[window], start, stop, targets, threads)
 
     def first(self, chunks: int | None) -> "SavedBase":
-        """Return the base on the first so many windows of each text; None for all. Raises OptionError for less than
+        """Return the base on the first `chunks` windows of each text; None for all. Raises OptionError for less than
         one.
         """
         if chunks is None:
@@ -125,7 +125,7 @@ def is_base(path: Path) -> bool:
 
 
 def text_digest(windows: Iterable[Window]) -> str:
-    """Of what models are given, and which positions of it are scored."""
+    """Return the SHA-256 of the windows' tokens and scored positions."""
     digest = hashlib.sha256()
     for window in windows:
         for each in (window.inputs, window.scored):
@@ -135,7 +135,7 @@ def text_digest(windows: Iterable[Window]) -> str:
 
 
 def vocabulary_digest(metadata: Metadata) -> str:
-    """Of the tokenizer's kind and its tokens: what must be the same for predictions to be comparable."""
+    """Return the SHA-256 of the tokenizer's type and tokens, which must be equal for predictions to be comparable."""
     known = Metadata()
     for key in INPUTS:
         if key in metadata:
@@ -144,7 +144,7 @@ def vocabulary_digest(metadata: Metadata) -> str:
 
 
 def matrix_digest(tensor: Tensor) -> str:
-    """Of a matrix as it is stored: its format, its shape, its bytes."""
+    """Return the SHA-256 of a stored matrix: format, shape and bytes."""
     digest = hashlib.sha256(f"{tensor.format.name} {tensor.shape}".encode())
     step = max(1, HASHED_AT_ONCE // max(1, tensor.row_bytes))
     for start in range(0, tensor.rows, step):

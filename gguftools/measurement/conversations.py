@@ -1,9 +1,9 @@
-"""Conversations to measure on: rendered by the file's own chat template; what the assistant says is scored.
+"""Measure on conversations: rendered by the file's chat template, with the assistant's answers scored.
 
-A template is a program, and does not say which part of its text is an answer. So a conversation is rendered up to
-each answer, with the line that asks for it, and again with the answer: what was added is the answer, with the token
-that ends it. Templates that write an earlier answer otherwise than the last one (without its reasoning) make each
-answer a window of its own: what the model would see when it is asked for this one.
+A template is a program and does not mark answers in its text. So a conversation is rendered up to each answer, with the
+generation prompt, and again with the answer: the text that was added is the answer, with the token that ends it.
+Templates that rewrite earlier answers (without their reasoning) make each answer a window of its own: the text that the
+model would see when asked for this one.
 """
 
 import json
@@ -42,7 +42,7 @@ Span = tuple[int, int]  # characters of a text
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages, and what else the template is given; place: the file and line that it is from."""
+    """Messages and other variables of the template; place: the file and line of the conversation."""
 
     place: str
     messages: Sequence[Message]
@@ -50,13 +50,13 @@ class Conversation:
 
     @property
     def answers(self) -> list[int]:
-        """Which messages are the assistant's, but for one that answers nothing."""
+        """Return the indices of the assistant's messages, except a leading one, which answers nothing."""
         return [i for i, message in enumerate(self.messages) if i and message["role"] == ROLE]
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """A conversation, or the part up to an answer, as the model reads it; the characters of its answers."""
+    """A conversation, or the part up to an answer, as the model reads it, and the characters of its answers."""
 
     place: str
     text: str
@@ -66,7 +66,7 @@ class Rendered:
 def conversation_windows(
     model: Model, path: Path, n_ctx: int, chunks: int | None = None
 ) -> tuple[list["Window"], tuple[str, ...]]:
-    """Return the windows of a JSONL file, at most `chunks`, and remarks on what they lack.
+    """Return the windows of a JSONL file, at most `chunks`, and remarks on what is left out.
 
     A conversation of more than n_ctx tokens is cut there. Raises FileError, VocabularyError for a template that is
     missing or fails, OptionError for lines that are no conversations or have no answer within n_ctx tokens.
@@ -103,7 +103,7 @@ def conversation_windows(
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """Those of a JSONL file. Raises FileError, OptionError for lines that are none."""
+    """Return the conversations of a JSONL file. Raises FileError, OptionError for invalid lines."""
     lines = [(number, line) for number, line in enumerate(read_text(path).split("\n"), 1) if line.strip()]
     conversations = [_conversation(f"line {number} of {path}", line) for number, line in lines]
     if not conversations:
@@ -135,11 +135,10 @@ def _conversation(place: str, line: str) -> Conversation:
 def rendered_conversations(
     template: str, specials: Mapping[str, str], conversations: Sequence[Conversation]
 ) -> list[Rendered]:
-    """Return each conversation with its answers found; in several parts where the template does not keep what it wrote.
+    """Return each conversation with its answers located; in several parts if the template rewrites earlier answers.
 
-    Answers that cannot be told from what is around them are not among them, such as calls of tools that the template
-    leaves out. specials: bos_token and so on. Raises VocabularyError, naming the conversation, where the template fails
-    or refuses it.
+    Answers that cannot be located are left out, such as tool calls that the template does not render. specials:
+    bos_token and so on. Raises VocabularyError, naming the conversation, if the template fails or refuses it.
     """
     common = {"documents": None, **specials}
     asked = [common | variables for each in conversations for variables in _wanted(each)]
@@ -160,21 +159,23 @@ def rendered_conversations(
 
 
 def _wanted(conversation: Conversation) -> Iterator[dict[str, Any]]:
-    """For each answer, what comes before it with and without the line that asks for it; all up to its end, likewise."""
+    """Yield the variables of the four texts for each answer: before it with and without the generation prompt, and up
+    to its end without and with it.
+    """
     for answer in conversation.answers:
         for end, ask in ((answer, True), (answer, False), (answer + 1, False), (answer + 1, True)):
             yield {**conversation.variables, "messages": conversation.messages[:end], "add_generation_prompt": ask}
 
 
 def _texts(template: str, asked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str | None, str | None]]:
-    """Yield each text, or why there is none."""
+    """Yield each text, or the template's error."""
     for first in range(0, len(asked), AT_ONCE):
         for answer in render(template, asked[first : first + AT_ONCE], 2 * SECONDS, TODAY):
             yield answer.text, answer.error
 
 
 def _joined(parts: list[Rendered]) -> list[Rendered]:
-    """Return a conversation's parts, each up to one answer: as one where the last has all answers as they were."""
+    """Return a conversation's parts as one, if the last has all answers unchanged."""
     if not parts:
         return []
     last = parts[-1]
@@ -184,13 +185,12 @@ def _joined(parts: list[Rendered]) -> list[Rendered]:
 
 
 def _answer(message: Message, asking: str, before: str, whole: str, going_on: str) -> Span | None:
-    """Return the characters of the last answer in a text, up to and with the token that ends it, None where it is not
-    found.
+    """Return the characters of the last answer in a text, with the token that ends it; None if it is not located.
 
-    Where the template puts something between the line that asks and the answer, such as an empty thought, that does
-    not count, but a thought or a call of a tool that the message has does. before, asking: the text without the answer,
-    and with the line that asks for it; going_on: the text with the line that asks for one more, which lacks what is
-    written at the very end of a conversation alone.
+    Text that the template puts between the generation prompt and the answer, such as an empty thought, is not scored; a
+    message's own thought or tool call is. before, asking: the text without the answer, without and with the generation
+    prompt; going_on: the text with the prompt for one more answer, which lacks what is written only at the very end of
+    a conversation.
     """
     asked, content = whole.startswith(asking), _content(message)
     if not (asked or whole.startswith(before)):
@@ -211,7 +211,7 @@ def _answer(message: Message, asking: str, before: str, whole: str, going_on: st
 
 
 def _content(message: Message) -> str:
-    """What the message says, as far as it is text."""
+    """Return the text of a message's content."""
     content = message.get("content")
     if isinstance(content, list):  # of parts
         content = next((part.get("text") for part in content if isinstance(part, dict)), None)
@@ -219,8 +219,8 @@ def _content(message: Message) -> str:
 
 
 def _window(tokenizer: "Tokenizer", rendered: Rendered, n_ctx: int) -> tuple["Window | None", bool]:
-    """Return a text's window of at most n_ctx tokens, None where no answer begins in it; and whether answers are cut
-    off.
+    """Return a text's window of at most n_ctx tokens, None if no answer begins in it; and whether answers are
+    cut off.
     """
     from runtime.evaluation.windows import Window
 
@@ -244,5 +244,5 @@ def _window(tokenizer: "Tokenizer", rendered: Rendered, n_ctx: int) -> tuple["Wi
 
 
 def _common_prefix(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Return how many of the first tokens, or characters, are the same."""
+    """Return the length of the common prefix."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,4 +1,4 @@
-"""What a divergence is measured on: windows of texts, or those of a stored base, which all files have to read alike."""
+"""Windows to measure a divergence on: of texts, or of a stored base; all files must tokenize them alike."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Corpus:
-    """What is read: windows of texts one after the other, and how many each text has.
+    """The windows of all texts in order, and how many each text has.
 
-    tokens: of all windows, as the texts have them; none of conversations and of a base of our own. remarks: what was
-    left out of the texts, a line each.
+    tokens: of all windows, as the texts have them; empty for conversations and for bases of our own format. remarks:
+    what was left out of the texts, a line each.
     """
 
     n_ctx: int
@@ -38,11 +38,12 @@ class Corpus:
     remarks: list[str]
 
     def by_text(self) -> dict[str, list["Window"]]:
+        """Return the windows by name of the text."""
         ends = np.cumsum([text.windows for text in self.texts]).tolist()
         return {text.name: self.windows[end - text.windows : end] for text, end in zip(self.texts, ends, strict=True)}
 
     def spans(self) -> Iterator[tuple[str, slice]]:
-        """Yield each text's predictions."""
+        """Yield each text's range of predictions."""
         begin = 0
         for text in self.texts:
             yield text.name, slice(begin, begin + text.scored)
@@ -50,12 +51,12 @@ class Corpus:
 
 
 def tokens_in(model: Model) -> list[str]:
-    """Return its vocabulary, in the order of ids; none where the file has none."""
+    """Return the vocabulary in the order of ids; empty if the file has none."""
     return list(model.metadata.get("tokenizer.ggml.tokens") or ())
 
 
 def check_vocabulary(model: Model, other: Model) -> None:
-    """Raise OptionError where two files would not make the same tokens of a text."""
+    """Raise OptionError if two files have different vocabularies."""
     mine, theirs = tokens_in(model), tokens_in(other)
     if len(mine) != len(theirs):
         sizes = f"{model.path} has a vocabulary of {len(mine)} tokens, {other.path} one of {len(theirs)}"
@@ -67,7 +68,7 @@ def check_vocabulary(model: Model, other: Model) -> None:
 
 
 def check_tokens(model: Model, other: Model, texts: Iterable[PathLike]) -> None:
-    """Raise OptionError where keys of the tokenizers differ, and with them the tokens of a text."""
+    """Raise OptionError if keys of the tokenizers differ, and the tokens of a text, too."""
     keys = {key for each in (model, other) for key in each.metadata if key.startswith("tokenizer.")}
     keys = {key for key in keys if not key.startswith("tokenizer.chat_template")}
     if all(_plain(model.metadata.get(key)) == _plain(other.metadata.get(key)) for key in keys):
@@ -85,9 +86,9 @@ def _plain(value: Any) -> Any:
 def stored_base(
     path: Path, base_model: PathLike | Model | None, others: Sequence[Model], chunks: int | None, threads: int | None
 ) -> "StoredBase | SavedBase | None":
-    """Return a base that an earlier run kept, one of our own on its first `chunks` windows of each text.
+    """Return a stored base; one of our own format on its first `chunks` windows of each text.
 
-    None where the file is none, of which `opened` says what is wrong.
+    Returns None if the file is none; `opened` then reports what is wrong.
     """
     from .base_reading import open_base
     from .bases import is_base
@@ -97,7 +98,9 @@ def stored_base(
         saved = open_base(path, base_model=base_model, others=others, threads=thread_count(threads))
         return saved.first(chunks)
     if base_model is not None:
-        raise OptionError(f"{path} is no base of our own: it needs no output matrix", "leave base_model out")
+        raise OptionError(
+            f"{path} is not a base in gguftools' format: it needs no output matrix", "leave base_model out"
+        )
     return open_llama_cpp_base(path) if is_llama_cpp_base(path) else None
 
 
@@ -108,9 +111,10 @@ def read_corpus(
     chunks: int | None,
     stored: "StoredBase | SavedBase | None",
 ) -> Corpus:
-    """Return windows of texts, or those of a stored base, which is of one of `texts` where some are given.
+    """Return the windows of texts, or of a stored base, which must be of `texts` if these are given.
 
-    Raises FileError, VocabularyError, and OptionError for too short a text and for a base of other texts or windows.
+    Raises FileError, VocabularyError, and OptionError for a text that is too short and for a base of other texts or
+    windows.
     """
     from .bases import SavedBase
 

@@ -1,4 +1,4 @@
-"""How far files' predictions on texts are from those of a base, usually the model they were quantized from."""
+"""Measure how far files' predictions on texts are from a base's, usually the model they were quantized from."""
 
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -45,16 +45,16 @@ def divergence(
     options: DivergenceOptions | None = None,
     progress: Progress | None = None,
 ) -> DivergenceReport:
-    """Measure the KL divergence of files' predictions from a base's, in nats, with all figures of llama-perplexity's.
+    """Measure the KL divergence of files' predictions from a base's, in nats, with all figures of llama-perplexity.
 
-    base: a model, or a base that llama-perplexity or options.save_base wrote, whose texts and windows are taken.
-    others: what is compared with it; none where the base is only saved. text: one, several, or several by name, each of
-    which gets its own figures, too; None for those that come with this package. n_ctx: tokens of a window, 512 if not
-    given; chunks: of how many windows of each text, None for all; as in `perplexity`. threads: None for all processors.
-    progress: called at first and after each window with (windows done, windows in all, mean divergence of the first
-    file so far: NaN at first).
-    Raises FileError, ModelError, VocabularyError, and OptionError for too short a text, for files whose vocabularies
-    differ from the base's and for a stored base of another text or window.
+    base: a model, or a base stored by llama-perplexity or options.save_base, whose texts and windows are used. others:
+    files to compare with it; none to only save the base. text: one, several, or several by name, each with figures of
+    its own, too; None for the texts of this package. n_ctx: tokens of a window, default 512; chunks: number of windows
+    of each text, None for all; as in `perplexity`. threads: None for all processors. options: precision, conversations,
+    and what is saved. progress: called first and after each window with (windows done, windows in all, mean divergence
+    of the first file so far: NaN at first). Raises FileError, also for a file that is changed while it is measured,
+    ModelError, VocabularyError, and OptionError for a text that is too short, for different vocabularies and for a
+    stored base of another text or window.
     """
     from runtime.products.precision import Precision, precision_named
 
@@ -83,11 +83,11 @@ def _check_purpose(
     saving: Saving | None,
     executor: Executor | None,
 ) -> None:
-    """Raise OptionError where there is nothing to do, or a base to save that can't be."""
+    """Raise OptionError if there is nothing to measure, or a base to save that cannot be saved."""
     from .bases import SavedBase
 
     if not files and (stored is not None or saving is None):
-        raise OptionError("there is nothing to compare with the base", "name one file or more behind it")
+        raise OptionError("there is nothing to compare with the base", "name one or more files after it")
     if saving is not None and stored is not None and (saving.own_form or isinstance(stored, SavedBase)):
         raise OptionError(f"{base} is a saved base already", "name the model that it is of to save another")
     if saving is not None and leaves_process(executor):
@@ -96,7 +96,11 @@ def _check_purpose(
 
 @dataclass(frozen=True)
 class _Run:
-    """What is measured. source: the base as a model, or None; stored: as a file of its predictions, or None."""
+    """One measurement.
+
+    source: the base as a model, or None; stored: a file of its predictions, or None; stored_state: that file's state
+    before it was read.
+    """
 
     base: PathLike | Model
     source: Model | None
@@ -115,7 +119,7 @@ class _Run:
 
     @property
     def read(self) -> list[Path]:
-        """Files of models and bases that are read."""
+        """Return the files of models and bases that are read."""
         read = [path for file in (self.model, *self.files) for path in file.files]
         return read if self.stored is None else [*read, Path(str(self.base))]
 
@@ -143,7 +147,7 @@ class _Run:
     def elsewhere(
         self, executor: Executor, base_model: PathLike | Model | None, kept: ProgressRecord | None
     ) -> "Generator[Doubles, None, None]":
-        """Return figures of the windows that no earlier run measured, by workers."""
+        """Yield figures of the windows that no earlier run measured, computed by workers."""
         windows, files = self.corpus.windows, dict(zip(_names(self.files), self.files, strict=True))
         numbers = [n for n in range(len(windows)) if kept is None or kept.earlier(n) is None]
         base = self.source or Path(str(self.base))
@@ -216,7 +220,7 @@ def _report(run: _Run, predictions: "Predictions", lower_bound: bool) -> Diverge
 
 
 def _names(files: Sequence[Model]) -> list[str]:
-    """What files are called in errors: their paths; the second of the same gets a number."""
+    """Return the names of files in errors: their paths, with a number for the second of the same path."""
     names: list[str] = []
     for file in files:
         name, count = str(file.path), 2
@@ -235,7 +239,7 @@ def _corpus(
     chunks: int | None,
     stored: "StoredBase | SavedBase | None",
 ) -> Corpus:
-    """What is measured on. Raises OptionError where a file would read it otherwise than `model`."""
+    """Return the windows to measure on. Raises OptionError if a file would tokenize them differently."""
     for file in files:
         check_vocabulary(model, file)
     if chat and given is None:

@@ -1,4 +1,4 @@
-"""A file's figures, made of all its predictions and the base's."""
+"""Compute a file's figures from all its predictions and the base's."""
 
 import math
 from collections.abc import Mapping
@@ -30,6 +30,7 @@ def file_divergence(
     tokenizer: "Tokenizer",
     lower_bound: bool,
 ) -> FileDivergence:
+    """Return a file's figures, over all texts and for each text."""
     from runtime.evaluation import statistics
     from runtime.evaluation.divergence import KL
 
@@ -56,7 +57,7 @@ def file_divergence(
 
 
 def _known(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return figures, None for those that cannot be had from what the base has kept."""
+    """Return figures with None instead of NaN, for those that a top-k base does not have."""
     return {
         name: _known(value) if isinstance(value, Mapping) else None if value != value else value
         for name, value in figures.items()
@@ -64,7 +65,7 @@ def _known(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _type(file: Model) -> str:
-    """What its `general.file_type` is called; empty where it does not say."""
+    """Return the recipe in `general.file_type`; empty if there is none."""
     from ..quantization.recipes import RECIPES
 
     number = file.metadata.get("general.file_type")
@@ -74,7 +75,7 @@ def _type(file: Model) -> str:
 def _worst(
     corpus: Corpus, predictions: "Predictions", name: str, kl: Any, targets: Any, tokenizer: "Tokenizer"
 ) -> list[dict[str, Any]]:
-    """Return the predictions that diverge furthest, with what the models saw and favoured. position: of the right
+    """Return the predictions with the largest divergence, their context and top tokens. position: of the right
     token.
     """
     from runtime.evaluation.divergence import LOG_P, TOP

@@ -1,4 +1,4 @@
-"""What a measurement of divergence found: the files' figures, the texts, and limits that figures may have."""
+"""The report of a divergence: figures of files and texts, and limits for them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from quants.errors import OptionError
 
 @dataclass(frozen=True)
 class Text:
-    """A text that was measured on. file: None where a stored base alone has it."""
+    """A text that was measured on. file: None if only a stored base has it."""
 
     name: str
     file: str | None
@@ -19,9 +19,9 @@ class Text:
 
 @dataclass(frozen=True)
 class FileDivergence:
-    """One file beside the base. figures: all of them over all texts; texts: the same of each text alone.
+    """One file compared with the base. figures: over all texts; texts: the same for each text.
 
-    chunks: the mean KL divergence after each window. Everything is plain data, named as `as_dict` has it.
+    chunks: the mean KL divergence after each window. All is plain data with the keys of `as_dict`.
     """
 
     path: str
@@ -38,7 +38,7 @@ class FileDivergence:
 
     @property
     def kl_divergence(self) -> Mapping[str, float]:
-        """KL(base ‖ file) in nats: mean, standard_error, max, p99_9 … p0_1, median, min."""
+        """Return KL(base ‖ file) in nats: mean, standard_error, max, p99_9 … p0_1, median, min."""
         return self.figures["kl_divergence"]  # type: ignore[no-any-return]
 
     def as_dict(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class FileDivergence:
 
 @dataclass(frozen=True)
 class DivergenceReport:
-    """What was measured: files beside a base. precision, products: as `perplexity` says them."""
+    """The divergence of files from a base. precision, products: as in `PerplexityReport`."""
 
     base: str
     n_ctx: int
@@ -63,7 +63,7 @@ class DivergenceReport:
     warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             **{name: value for name, value in vars(self).items() if name not in ("texts", "files")},
             "texts": [vars(text) for text in self.texts],
@@ -72,7 +72,7 @@ class DivergenceReport:
 
 
 def parse_limits(given: str) -> dict[str, float]:
-    """Limits of KL figures by name, of "mean=0.02,p99_9=1". Raises OptionError for what is none."""
+    """Parse limits of KL figures such as "mean=0.02,p99_9=1" into a dict. Raises OptionError for invalid ones."""
     from runtime.evaluation.statistics import HIGH, LOW
 
     known = ("mean", "max", *HIGH, "median", *LOW, "min")

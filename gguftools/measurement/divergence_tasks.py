@@ -1,7 +1,7 @@
 """Windows of a divergence as tasks for workers, each of which opens the base and all files once.
 
-A task holds token ids of the windows that a model runs together, and says which of all these are. What comes back are
-a few numbers for each prediction.
+A task holds the token ids of windows that a model runs together, and their numbers. The result is a few numbers for
+each prediction.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -37,8 +37,10 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class _Kept:
-    """A base that an earlier run kept, as workers are told of it. state: its path, bytes and time of change (ns).
-    base_model, others: how tensors are read among which its output matrix may be.
+    """A stored base as workers open it.
+
+    state: path, bytes and time of change (ns). base_model, others: how to read tensors that may include its output
+    matrix.
     """
 
     state: tuple[str, int, int]
@@ -48,7 +50,7 @@ class _Kept:
     threads: int
 
     def open(self) -> "Base":
-        """Raises FileError where the file is another one for this worker, and as `open_base` does."""
+        """Open the base. Raises FileError if the worker sees another file, and as `open_base` does."""
         check_states([self.state])
         matrix = None if self.base_model is None else Model({}, tensors_of(self.base_model))
         others = [Model({}, tensors_of(each)) for each in self.others]
@@ -64,7 +66,7 @@ class _Running(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """What all tasks have in common: the base, and by their names the files that are compared with it."""
+    """What all tasks share: the base, and the files compared with it by name."""
 
     base: _Running | _Kept
     files: Mapping[str, _Running]
@@ -76,7 +78,7 @@ class WorkerSpec:
 
 
 class _Task(NamedTuple):
-    """Windows, of which the first has this number among all. windows: inputs, scored, targets. told: a pickled Told."""
+    """Windows, the first of which has this number. windows: inputs, scored, targets. spec: a pickled WorkerSpec."""
 
     spec: bytes
     number: int
@@ -91,7 +93,7 @@ def worker_spec(
     threads: int | None,
     precision: "Precision",
 ) -> WorkerSpec:
-    """What workers are told. base: a model, or the path of one that an earlier run kept, with base_model.
+    """Return what workers need. base: a model, or the path of a stored base, with base_model.
 
     Raises OptionError as `runnable` does.
     """
@@ -111,13 +113,13 @@ def worker_spec(
 def figures_elsewhere(
     executor: Executor, spec: WorkerSpec, windows: Sequence["Window"], numbers: Sequence[int]
 ) -> Generator[Doubles, None, None]:
-    """`window_figures` of the windows of these numbers, in their order, as workers find them."""
+    """Yield `window_figures` of the windows of these numbers, in order, computed by workers."""
     for _, figures in in_turn(executor, _figures_of, _tasks(spec, windows, numbers)):
         yield from figures
 
 
 def _tasks(spec: WorkerSpec, windows: Sequence["Window"], numbers: Sequence[int]) -> Iterator[_Task]:
-    """Tasks of windows that one process, too, would run together."""
+    """Yield tasks of the windows that one process would run together, too."""
     from runtime.evaluation.windows import grouped_alike
 
     packed = dumps(spec)
@@ -135,7 +137,7 @@ def _packed(window: "Window") -> tuple[Ints, Ints, Ints]:
 
 
 def _figures_of(task: _Task) -> list[Doubles]:
-    """What a worker does."""
+    """Compute a task in a worker."""
     from runtime.evaluation.divergence import RunningLogits, window_figures
     from runtime.evaluation.windows import Window
     from runtime.head import output_of
@@ -158,7 +160,7 @@ def _figures_of(task: _Task) -> list[Doubles]:
 
 @dataclass(frozen=True)
 class _Opened:
-    """What a worker has opened: models, and how many tokens of windows run together."""
+    """The models that a worker opened, each with the tokens of windows that run together."""
 
     base: "Base | tuple[RunningModel, int]"
     models: dict[str, "tuple[RunningModel, int]"]

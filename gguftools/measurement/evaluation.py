@@ -1,7 +1,8 @@
-"""How often models choose the right answer: HellaSwag, Winogrande and multiple choice, as llama-perplexity has them."""
+"""Run HellaSwag, Winogrande and multiple-choice benchmarks as llama-perplexity does."""
 
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +41,7 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """load: (file, tasks wanted or None, seed) → tasks."""
+    """A benchmark. load: (file, number of tasks or None, seed) → tasks."""
 
     name: str
     title: str
@@ -65,12 +66,13 @@ def evaluate(
     options: EvaluationOptions | None = None,
     progress: Progress | None = None,
 ) -> EvaluationReport:
-    """Measure how often one or several models choose the right answer of tests, as llama-perplexity does.
+    """Measure how often models choose the right answer of benchmarks, as llama-perplexity does.
 
-    hellaswag, winogrande, multiple_choice: files of tasks in its formats, at least one of them. n_ctx: a task's tokens
-    (what is common to its answers once) have to fit into 4 windows of so many. threads: None for all processors.
-    options: precision, and which tasks. progress(tasks done, of how many, score so far).
-    Raises FileError, OptionError (no test; a task too long), ModelError, VocabularyError.
+    sources: one or several models. hellaswag, winogrande, multiple_choice: files of tasks in llama-perplexity's
+    formats, at least one of them. n_ctx: a task's tokens (the common beginning of its answers once) must fit into 4
+    windows of so many. threads: None for all processors. options: precision, and which tasks. progress(tasks done, of
+    how many, score so far). Raises FileError, also for a model that is changed while it is measured, OptionError (no
+    benchmark; a task too long), ModelError, VocabularyError.
     """
     from runtime.model import Model as RunningModel
     from runtime.products.precision import precision_named, products
@@ -113,7 +115,7 @@ def evaluate(
 
 
 def _asked(paths: Mapping[str, PathLike | None]) -> list[tuple[Benchmark, Path]]:
-    """Return the tests that a file is given for. Raises OptionError where there are none."""
+    """Return the benchmarks that a file is given for. Raises OptionError if there are none."""
     asked = [(each, as_path(path, each.name)) for each in BENCHMARKS if (path := paths[each.name]) is not None]
     if not asked:
         raise OptionError("no test is given", "give a file to hellaswag, winogrande or multiple_choice")
@@ -127,6 +129,8 @@ def _scores(
     total = sum(len(part.tasks) for part in parts)
     scores: list[Score] = []
     done = group = 0
+    if progress is not None:
+        progress(0, total, math.nan)
     for number, part in enumerate(parts):
         answers, seconds = _measured(part, kept, group, _shifted(progress, done, total))
         base = scores[number % tests] if number >= tests else None
@@ -154,13 +158,13 @@ def _listed(sources: PathLike | Model | Sequence[PathLike | Model]) -> list[Path
 
 
 def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """For one test of many: its tasks are counted among all."""
+    """Return progress that counts the tasks of one part among all."""
     return progress and (lambda done, _, figure: progress(before + done, total, figure))
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One test for one file. groups: of its tasks, each computed at once."""
+    """One benchmark for one file. groups: tasks that are computed together."""
 
     net: "RunningModel"
     tasks: Sequence[Task]
@@ -168,12 +172,12 @@ class _Part:
     groups: list[slice]
 
     def answers(self, group: slice) -> list[int]:
-        """Return how many each task of a group has."""
+        """Return the number of answers of each task of a group."""
         return [len(each.scored) for each in self.choices[group]]
 
 
 def _part(model: Model, net: "RunningModel", tasks: Sequence[Task], n_ctx: int) -> _Part:
-    """Return a test's tasks as the model reads them. Raises OptionError for one that does not fit."""
+    """Tokenize a benchmark's tasks. Raises OptionError for a task that does not fit."""
     tokenizer, all_choices = model.tokenizer, []
     for task in tasks:
         choices = _choices(tokenizer, task)
@@ -185,8 +189,10 @@ def _part(model: Model, net: "RunningModel", tasks: Sequence[Task], n_ctx: int) 
 
 
 def _groups(tokens: Sequence[int], branches: bool) -> list[slice]:
-    """Tasks that follow each other: no more than one pass takes, of a model that computes a task's beginning once; else
-    so many that sequences of like lengths come together.
+    """Return groups of successive tasks.
+
+    If the model computes a task's beginning once, a group has no more tokens than one pass takes; else so many tasks
+    that sequences of similar lengths come together.
     """
     groups, start = [], 0
     while start < len(tokens):
@@ -219,8 +225,8 @@ def _record(
     read: Sequence[Path],
     reads: InputFiles,
 ) -> Iterator[ProgressRecord | None]:
-    """The record that is asked for, if any: one whose windows are groups of tasks, whose predictions are their answers
-    and the seconds they took.
+    """Open the progress record, if one is requested: its windows are groups of tasks, its predictions the answers'
+    scores and the seconds they took.
     """
     if options.record is None:
         yield None
@@ -235,7 +241,7 @@ def _record(
 
 
 def _digest(parts: Sequence[_Part]) -> str:
-    """Of what is computed and scored of a test."""
+    """Return the SHA-256 of all that is computed and scored of a benchmark."""
     digest = hashlib.sha256()
     for part in parts:
         for task in part.choices:
@@ -246,9 +252,7 @@ def _digest(parts: Sequence[_Part]) -> str:
 def _measured(
     part: _Part, kept: ProgressRecord | None, first: int, progress: Progress | None
 ) -> tuple[list[list[float]], float]:
-    """Return the answers' scores, and what they took in seconds. first: the number of the part's first group in the
-    record.
-    """
+    """Return the answers' scores and their seconds. first: the number of the part's first group in the record."""
     scores: list[list[float]] = []
     seconds, correct = 0.0, 0
     for number, group in enumerate(part.groups, first):
@@ -267,7 +271,7 @@ def _measured(
 
 
 def _computed(part: _Part, group: slice) -> Doubles:
-    """Scores of all answers of a group's tasks, and the seconds that they took: float64 (answers + 1, 1)."""
+    """Return the scores of all answers of a group, and the seconds they took: float64 (answers + 1, 1)."""
     from runtime.evaluation.choices import mean_log_probabilities
 
     start, branched = time.perf_counter(), part.net.branched_logits if part.net.branches else None

@@ -1,4 +1,4 @@
-"""Figures of right answers, by llama-perplexity's definitions: what scores choose, intervals, differences of files."""
+"""Figures of benchmarks by llama-perplexity's definitions: chosen answers, intervals, differences of files."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,9 @@ Doubles = NDArray[np.float64]
 
 
 def score_of(tasks: Sequence[Task], scores: list[list[float]], base: Score | None, seconds: float) -> Score:
-    """Of a file in one test. scores: of each answer of each task, NaN where nothing counts. base: the first file's."""
+    """Return the score of a file in one benchmark. scores: of each answer of each task, NaN if none of its tokens
+    count. base: the first file's.
+    """
     right = list(map(is_right, tasks, scores))
     correct = sum(right)
     low, high = wilson(correct, len(tasks))
@@ -49,18 +51,18 @@ def _best(task: Task, scores: Sequence[float]) -> int:
 
 
 def wilson(correct: int, tasks: int) -> tuple[float, float]:
-    """Return the interval of Wilson (1927) that holds the true share in 95 of 100 cases."""
+    """Return Wilson's interval (1927), which holds the true share in 95 of 100 cases."""
     share, z = correct / tasks, NORMAL_95**2 / tasks
     half = z * math.sqrt(tasks * (4 * share * (1 - share) + z)) / (2 * NORMAL_95)
     return (share + z / 2 - half) / (1 + z), (share + z / 2 + half) / (1 + z)
 
 
 def paired(right: Sequence[bool], base: Sequence[bool]) -> tuple[float, float]:
-    """Return how much larger the share of right answers is than the base's, and the standard error of that."""
+    """Return the difference between two shares of right answers, and its standard error."""
     differences = np.asarray(right, np.float64) - np.asarray(base, np.float64)
     return float(differences.mean()), _standard_error(differences)
 
 
 def _standard_error(values: Sequence[bool] | Doubles) -> float:
-    """Of their mean: as llama-perplexity's, by one task less than there are."""
+    """Return the standard error of their mean with n - 1 as llama-perplexity does."""
     return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""What a measurement of right answers found, of each file and test."""
+"""The report of benchmarks, for each file and benchmark."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,11 @@ from ..writing.report import Report
 
 @dataclass(frozen=True)
 class Score(Report):
-    """What a file reached in one test: shares of 1.
+    """The score of a file in one benchmark; shares are of 1.
 
-    low, high: Wilson's interval, which holds the true score in 95 of 100 cases. chance: what guessing reaches.
-    difference ± difference_standard_error: to the first file, task by task, of which much is the same luck; None
-    for that file.
-    chosen: the answer taken in each task, from 0; scores: mean log(probability) of each answer; None where nothing of
-    an answer counts.
+    low, high: Wilson's interval, which holds the true score in 95 of 100 cases. chance: the score of guessing.
+    difference ± difference_standard_error: from the first file, task by task; None for that file. chosen: the chosen
+    answer of each task, from 0; scores: mean log(probability) of each answer, None if none of its tokens count.
     """
 
     tasks: int
@@ -33,7 +31,7 @@ class Score(Report):
 
 @dataclass(frozen=True)
 class FileScores(Report):
-    """Of one file: its scores by the test's name."""
+    """The scores of one file by name of the benchmark."""
 
     file: str
     tests: dict[str, Score]
@@ -41,7 +39,7 @@ class FileScores(Report):
 
 @dataclass(frozen=True)
 class TestReport(Report):
-    """One test: its file of tasks, how many there are, and how many were drawn."""
+    """One benchmark: its file of tasks, the number of tasks there, and how many were drawn."""
 
     name: str
     title: str
@@ -52,7 +50,9 @@ class TestReport(Report):
 
 @dataclass(frozen=True)
 class EvaluationReport(Report):
-    """What was asked of whom. warnings: lines of the files that are no tasks."""
+    """The benchmarks, and the scores of files. warnings: lines that are no tasks, and tasks longer than a model's
+    context.
+    """
 
     n_ctx: int
     seed: int

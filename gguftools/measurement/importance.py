@@ -1,4 +1,4 @@
-"""Measure an importance matrix: which columns of each weight meet large inputs while the model reads texts."""
+"""Measure an importance matrix: sums of the squared inputs of each weight while the model reads texts."""
 
 import hashlib
 import json
@@ -44,7 +44,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Text:
-    """A text as tokens, and its windows. bos: what begins each of them, None for nothing."""
+    """A text as tokens, and its windows. bos: the token that begins each of them, or None."""
 
     tokens: Sequence[int]
     bos: int | None
@@ -53,7 +53,7 @@ class _Text:
 
 @dataclass(frozen=True)
 class _Measured:
-    """A model that is measured, and which of its weights."""
+    """The model that is measured, and which of its weights."""
 
     net: "RunningModel"
     with_output: bool
@@ -61,7 +61,7 @@ class _Measured:
 
 
 class _WorkerSpec(NamedTuple):
-    """The same as workers are told of it."""
+    """The same for workers."""
 
     model: Runnable
     with_output: bool
@@ -69,7 +69,7 @@ class _WorkerSpec(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """Windows to sum the inputs of. told: a pickled _Told. ids: int32 (windows, n_ctx)."""
+    """Windows to sum the inputs of. spec: a pickled _WorkerSpec. ids: int32 (windows, n_ctx)."""
 
     spec: bytes
     ids: NDArray[np.int32]
@@ -86,13 +86,13 @@ def imatrix(
     options: ImatrixOptions | None = None,
     progress: Progress | None = None,
 ) -> ImportanceMatrix:
-    """Let the model read files of text in windows: an importance matrix, sums of its weights' inputs and their squares.
+    """Measure an importance matrix on texts: sums of the inputs of each weight and of their squares.
 
-    text: a file, or several, whose sums add up. Windows are those of perplexity, every position counts. output: where
-    it is written, too: GGUF form, or the legacy one if it ends in .dat. n_ctx: tokens of a window; chunks: read the
-    first so many windows of each text. threads: None for all processors. options: precision, and how a run is kept.
-    progress(windows done, of how many, 0.0), at first, too.
-    Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
+    text: a file, or several, whose sums add up. Windows are those of perplexity; every position counts. output: where
+    to write it: in GGUF form, or the legacy form if it ends in .dat. n_ctx: tokens of a window; chunks: read the first
+    so many windows of each text. threads: None for all processors. options: precision, and how a run is kept.
+    progress(windows done, of how many, 0.0), first with 0. Raises FileError, also for a model that is changed while it
+    is measured, OptionError (a text that is too short), ModelError, VocabularyError.
     """
     from runtime.model import Model as RunningModel
     from runtime.products.precision import precision_named
@@ -147,7 +147,7 @@ def _files(text: PathLike | Sequence[PathLike]) -> list[Path]:
 
 
 class _Progressed:
-    """Sums of the windows done so far, from those of an earlier run on; every `keep` windows they are saved."""
+    """Sums of the windows done so far, starting from an earlier run's; they are saved every `keep` windows."""
 
     def __init__(self, state: "State | None", keep: int, total: int, progress: Progress | None) -> None:
         from runtime.importance import Sums
@@ -189,7 +189,7 @@ def _sums_elsewhere(executor: Executor, spec: bytes, batches: Iterator[Ids]) -> 
 
 
 def _sums_of(task: _Task) -> dict[str, "Sums"]:
-    """What a worker does."""
+    """Compute a task in a worker."""
     with _OPENING:
         measured = _opened(task.spec)
     return _sums(measured, task.ids.astype(np.int64))
@@ -205,7 +205,7 @@ def _opened(spec: bytes) -> _Measured:
 
 
 def _sums(measured: _Measured, ids: Ids) -> dict[str, "Sums"]:
-    """Return sums of these windows alone, ids (windows, n_ctx)."""
+    """Return the sums of these windows, ids (windows, n_ctx)."""
     from runtime.importance import Importance
 
     net = copy(measured.net)  # others may be looking at the same model
@@ -248,7 +248,7 @@ def _batches(texts: Sequence[_Text], done: int, size: int) -> Iterator[Ids]:
 def _head(
     model: Model, texts: Sequence[_Text], n_ctx: int, precision: str, options: ImatrixOptions
 ) -> dict[str, object]:
-    """What must be the same when a run is taken up again."""
+    """Return what must be equal for a run to be resumed."""
     digest = hashlib.sha256()
     for text in texts:
         digest.update(np.asarray([-1 if text.bos is None else text.bos, len(text.plan.starts)], "<i8").tobytes())

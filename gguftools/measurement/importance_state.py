@@ -1,12 +1,12 @@
-"""Sums of an importance matrix that is being measured, kept beside it so that a killed run can be taken up again.
+"""Save the sums of an importance matrix while it is measured, so that a killed run can be resumed.
 
     NAME.partial            two places for the sums, float64, and counts, int64, which are written in turn
     NAME.partial.journal    one JSON line that says what they are measured on and of, then one for each time they were
                             written: {"windows": done, "at": first byte, "crc": crc32, "entries": [[name, experts,
                             width], …]}
 
-A line is noted after its bytes were handed to the system, and these are compared with their sum before they are
-believed; if the last ones are not whole, those before them are.
+A line is written after its bytes were handed to the system, and bytes are checked against their CRC; if the last ones
+are incomplete, those before them are used.
 """
 
 import json
@@ -35,7 +35,7 @@ Arrays = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
 
 @dataclass
 class State:
-    """What is kept. windows, sums: of the earlier run: squares and inputs (experts, width) and counts (experts,)."""
+    """The saved sums. windows, sums: of the earlier run: squares and inputs (experts, width) and counts (experts,)."""
 
     file: Unfinished
     windows: int = 0
@@ -43,7 +43,7 @@ class State:
     _last: tuple[int, int] = (0, 0)  # first byte and bytes of what was written last, which stays as it is
 
     def save(self, windows: int, sums: Mapping[str, "Sums"]) -> None:
-        """Keep the sums of so many windows."""
+        """Save the sums of so many windows."""
         data = b"".join(
             np.ascontiguousarray(array, dtype).tobytes()
             for each in sums.values()
@@ -58,11 +58,11 @@ class State:
         self._last = at, len(data)
 
     def end(self) -> None:
-        """Remove what is kept: the work is done, or cannot be done."""
+        """Remove the files: the work is done, or cannot be done."""
         self.file.abandon()
 
     def restore(self, lines: Sequence[str]) -> None:
-        """Take the sums of the last line that is as it was written."""
+        """Load the sums of the last intact line."""
         for line in reversed(lines):
             with suppress(ValueError, KeyError, TypeError, OverflowError):  # the line that a kill cut off
                 if self._take(json.loads(line)):
@@ -90,10 +90,10 @@ class State:
 
 @contextmanager
 def unfinished_sums(target: Path, head: Mapping[str, Any], resume: bool) -> Iterator[State]:
-    """Begin to keep the sums of the matrix `target`, or take up those that an earlier run left.
+    """Create the files for the sums of the matrix `target`, or resume those of an earlier run.
 
-    head: what they are measured on. Raises FileError where another run is at work on it, where a stranger's files have
-    these names, or where the earlier run measured something else.
+    head: what they are measured on. Raises FileError if another run uses them, if other files have these names, or if
+    the earlier run measured something else.
     """
     with unfinished(target, PARTIAL, PARTIAL + JOURNAL, head, "gguftools", 0, overwrite=False) as file:
         if resume and file.lines:

@@ -1,5 +1,5 @@
-"""Base runs in files of llama.cpp's form (`runtime.evaluation.stored_logits`): opened, and written so that a killed run
-can go on.
+"""Base runs in llama.cpp's format (`runtime.evaluation.stored_logits`): read, and written so that a killed run can be
+resumed.
 
     NAME.partial           the file, at its full size, with holes
     NAME.partial.journal   one JSON line that says what it is of, then one for each window: [number, crc32 of its rows]
@@ -29,7 +29,7 @@ from ..writing.resume import KEY, fingerprint, partial_path, resumable
 
 
 def is_llama_cpp_base(path: Path) -> bool:
-    """Return whether a file is such a base, by its content. Raises FileError where it cannot be read."""
+    """Return whether a file is such a base, by its content. Raises FileError if it cannot be read."""
     if path.is_dir() or not path.exists():
         return False
     try:
@@ -50,7 +50,7 @@ def open_llama_cpp_base(path: Path) -> StoredLogits:
 
 
 class LlamaCppWriter:
-    """Takes the logits of a base, windows in any order and each from its first prediction on."""
+    """Takes a base's logits: windows in any order, each from its first prediction on."""
 
     needs_rows = True
 
@@ -61,7 +61,7 @@ class LlamaCppWriter:
 
     @property
     def state(self) -> State:
-        """Of the file, which has it under its final name, too."""
+        """Return the state of the file, which stays the same under its final name."""
         return state_of(self._file.fd)
 
     def covered(self, window: int) -> bool:
@@ -69,7 +69,7 @@ class LlamaCppWriter:
         return window in self._covered
 
     def add(self, window: int, start: int, stop: int, given: Rows | LazyLogits) -> None:
-        """Predictions start … stop - 1 of a window, which is noted when its last one is there."""
+        """Add predictions start … stop - 1 of a window, which is recorded once it is complete."""
         assert isinstance(given, Rows)  # as needs_rows says
         if self.covered(window):
             return
@@ -81,12 +81,12 @@ class LlamaCppWriter:
                 self._file.note([window, self._crc])
 
     def begin(self, tokens: Ids) -> None:
-        """Put the header in front, and make room for all rows."""
+        """Write the header, and make room for all rows."""
         os.ftruncate(self._file.fd, self._layout.size)
         write_at(self._file.fd, memoryview(self._layout.header(tokens)), 0)
 
     def resume(self, entries: Sequence[Any]) -> None:
-        """Go on from the windows that a journal lists, those that are on disk as they were written."""
+        """Mark the windows of a journal as covered whose bytes on disk are intact."""
         size = self._layout.row_bytes * self._layout.predictions
         for entry in entries:
             if not isinstance(entry, list) or len(entry) != 2 or not all(type(number) is int for number in entry):
@@ -100,8 +100,9 @@ class LlamaCppWriter:
 
 @dataclass(frozen=True)
 class LlamaCppRun:
-    """What such a base is of. tokens: of all windows, as the text has them. sources: files that it is
-    measured from, which must be the same when a run goes on.
+    """The run that such a base stores.
+
+    tokens: of all windows, as the text has them. sources: input files that must be unchanged for a run to be resumed.
     """
 
     tokens: Ids
@@ -117,8 +118,8 @@ def saved_llama_cpp_base(
 ) -> Iterator[LlamaCppWriter]:
     """Write such a base, which appears when the block ends.
 
-    A run that is killed leaves TARGET.partial behind, and with resume the windows in it are not written again.
-    Raises FileError, OptionError as `writing.resume.resumable` does.
+    resume: keep the windows in the TARGET.partial of a killed run. Raises FileError, OptionError as
+    `writing.resume.resumable` does.
     """
     header = run.layout.header(run.tokens)
     plan = hashlib.sha256(header + run.precision.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Options of the measurements: one object each, built by the caller and passed on as it is."""
+"""Options of the measurements, one object each."""
 
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ SAVE_EVERY = 10  # windows
 class PerplexityOptions:
     """How `perplexity` measures.
 
-    stride: > 0 lets windows overlap. precision: "float32", "exact" (no product in integers) or "llama.cpp": the inputs
-    of products rounded as llama.cpp does (to 8 bits for quantized weights), for figures to compare with its own.
-    sparse: compute only the neurons that a PowerInfer file's predictor marks; compare: before that all of them, too.
-    profile: time each kind of work.
+    stride: > 0 for overlapping windows. precision: "float32", "exact" (no product in integers) or "llama.cpp": inputs
+    of products rounded as llama.cpp rounds them (to 8 bits for quantized weights), for figures that compare with its
+    own. sparse: compute only the neurons that a PowerInfer file's predictor selects; compare: before that all of them,
+    too. profile: time each type of operation.
     """
 
     stride: int = 0
@@ -35,16 +35,14 @@ class PerplexityOptions:
 class DivergenceOptions:
     """How `divergence` measures, and what it writes.
 
-    chat: texts are conversations, JSONL, whose answers alone are scored. precision: as in `PerplexityOptions`.
-    base_model: what has the output matrix of a saved base, where it is not found.
-    save_base: write the base's predictions there: as our own small base where the name ends in .gguf (see `bases`;
-    top_k: its likeliest tokens alone; with_output: and the output matrix), else in llama.cpp's form; overwrite: replace
-    a file that is there.
-    record: note each window's figures in this file, and go on from it (with the base that is saved, too) where an
-    earlier run was killed; it is removed in the end, or stays with keep_record, for a caller that has yet to write the
-    report.
-    executor: its workers, other processes, run the windows, with so many threads each, one if not given; the figures
-    are the same to the last bit.
+    chat: texts are conversations (JSONL), of which only answers are scored. precision: as in `PerplexityOptions`.
+    base_model: a file with the output matrix of a saved base, if it is not found. save_base: write the base's
+    predictions there: in our small format if the name ends in .gguf (see `bases`), else in llama.cpp's. top_k: of our
+    format, store only so many top tokens. with_output: of our format, store the output matrix, too. overwrite: replace
+    an existing file. record: write each window's figures to this file, and resume from it (and the saved base) after an
+    interruption; it is removed at the end. keep_record: leave it, for a caller that has yet to write the report.
+    executor: its workers, other processes, run the windows, with one thread each unless threads are given; figures are
+    the same to the last bit.
     """
 
     chat: bool = False
@@ -63,8 +61,8 @@ class DivergenceOptions:
 class EvaluationOptions:
     """Which tasks `evaluate` draws, and how it computes them.
 
-    tasks: of each test so many are drawn with `seed`; None for 400 of HellaSwag and all of the others. precision: as in
-    `PerplexityOptions`. record, keep_record: as in `DivergenceOptions`, of tasks' scores.
+    tasks: number of tasks drawn from each benchmark with `seed`; None for 400 of HellaSwag and all of the others.
+    precision: as in `PerplexityOptions`. record, keep_record: as in `DivergenceOptions`, for tasks' scores.
     """
 
     tasks: int | None = None
@@ -76,14 +74,14 @@ class EvaluationOptions:
 
 @dataclass(frozen=True)
 class ImatrixOptions:
-    """What `imatrix` reads and measures, and how it goes on after an interruption.
+    """What `imatrix` reads and measures, and how it resumes after an interruption.
 
-    skip_chunks: windows of each text that are left out, before the first `chunks` are read. parse_special: special
-    tokens that a text spells become these tokens. with_output: also measure the weights of the head, which recipes
-    don't ask importance for. nextn: also the layer that predicts a token further, which the model runs without.
-    precision: as in `PerplexityOptions`. save_every: with an output, keep the sums next to it after so many windows, 0
-    for never; resume: go on from those that an interrupted run of the same model, texts and options left. overwrite:
-    replace an output that exists. executor: as in `DivergenceOptions`.
+    skip_chunks: windows of each text to skip before the first `chunks` are read. parse_special: special tokens spelled
+    in a text become these tokens. with_output: also measure the output and embedding matrices, whose importance recipes
+    don't need. nextn: also the MTP layer, which the model runs without. precision: as in `PerplexityOptions`.
+    save_every: with an output, save the sums next to it after so many windows, 0 for never. resume: resume an
+    interrupted run of the same model, texts and options. overwrite: replace an existing output. executor: as in
+    `DivergenceOptions`.
     """
 
     skip_chunks: int = 0

@@ -1,4 +1,4 @@
-"""Perplexity of several files on one text, each compared with the first file of the same model."""
+"""Measure the perplexity of several files on one text, each compared with the first file of the same model."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class FilePerplexity(PerplexityReport):
-    """One of several files. difference: from the first file of the same model; None for that file itself."""
+    """The perplexity of one of several files. difference: from the first file of the same model; None for that file."""
 
     difference: Difference | None = None
 
@@ -47,7 +47,7 @@ class FailedFile:
 
 @dataclass(frozen=True)
 class PerplexityTable(Report):
-    """The files that were measured, in their order, and those that could not be."""
+    """The measured files, in their order, and those that failed."""
 
     files: list[FilePerplexity]
     failed: list[FailedFile] = field(default_factory=list)
@@ -65,7 +65,8 @@ def perplexities(
 ) -> PerplexityTable:
     """Measure the perplexity of several models on a text; one that fails does not stop the others.
 
-    progress(windows done, of how many in all, perplexity so far of the model that runs).
+    progress(windows done, of how many in all, perplexity of the current model so far). Raises FileError for a text that
+    is changed while it is measured on, and OptionError as `perplexity` does.
     """
     models, reports, failed = list(sources), list[FilePerplexity](), list[FailedFile]()
     texts = texts_named(text)
@@ -90,7 +91,7 @@ def perplexities(
 
 @dataclass(frozen=True)
 class _Part:
-    """Progress of one model of several, of which each is taken to have as many windows."""
+    """Progress of one of several models, assuming that all have as many windows."""
 
     progress: Progress
     number: int
@@ -101,7 +102,7 @@ class _Part:
 
 
 def difference(report: PerplexityReport, other: PerplexityReport) -> Difference | None:
-    """From another file's on the same windows; None where they have read other windows."""
+    """Return the difference from another file's perplexity; None if the windows differ."""
     if len(report.chunks) != len(other.chunks) or report.tokens != other.tokens:
         return None
     losses = _losses(report.chunks) - _losses(other.chunks)
@@ -112,7 +113,7 @@ def difference(report: PerplexityReport, other: PerplexityReport) -> Difference 
 
 
 def _losses(running: Sequence[float]) -> np.ndarray:
-    """Return the mean loss in each window, of the perplexities after each."""
+    """Return the mean loss of each window, from the running perplexities."""
     sums = np.log(running) * np.arange(1, len(running) + 1)
     return np.diff(sums, prepend=0.0)
 

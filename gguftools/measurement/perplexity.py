@@ -1,4 +1,4 @@
-"""Perplexity of a GGUF file on a text, with what it cost to measure."""
+"""Measure the perplexity of a GGUF file on a text."""
 
 import logging
 import math
@@ -32,7 +32,7 @@ Progress = Callable[[int, int, float], None]
 
 @dataclass(frozen=True)
 class TextPerplexity:
-    """Of one text, as `PerplexityReport` has it of all."""
+    """The perplexity of one text; fields as in `PerplexityReport`."""
 
     name: str
     file: str
@@ -44,12 +44,12 @@ class TextPerplexity:
 
 @dataclass(frozen=True)
 class PerplexityReport(Report):
-    """perplexity ± standard_error; chunks: the running value after each window. texts: the same of each text alone.
+    """perplexity ± standard_error; chunks: the running value after each window. texts: the same for each text.
 
-    tokens_per_second counts the windows' tokens; compile_seconds went before that into compiling kernels.
-    skipped: the share of neurons that the file's predictor left out, None where it was not asked; dense_perplexity:
-    with all neurons, None where that was not measured. precision: as asked for; products: what those of many rows were
-    computed in. profile: seconds of each kind of work, None where it was not asked.
+    tokens_per_second: of the windows' tokens; compile_seconds: time before that to compile kernels. skipped: the share
+    of neurons that the file's predictor skipped, None without `sparse`; dense_perplexity: with all neurons, None if
+    that was not measured. precision: as requested; products: what products of many rows were computed in. profile:
+    seconds of each type of operation, None without `profile`.
     """
 
     file: str
@@ -80,12 +80,12 @@ def perplexity(
     options: PerplexityOptions | None = None,
     progress: Progress | None = None,
 ) -> PerplexityReport:
-    """Measure the perplexity of the model on a text, by llama.cpp's protocol.
+    """Measure the perplexity of a model on a text, by llama.cpp's protocol.
 
-    text: a file, or several, or several by name, each of which gets its own figures, too, besides those of all.
-    n_ctx: tokens of a window. chunks: measure the first so many windows of each text. threads: None for all processors.
-    options: precision and more. progress(windows done, of how many, perplexity so far): first with 0 and NaN.
-    Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
+    text: a file, or several, or several by name, each with figures of its own besides those of all. n_ctx: tokens of a
+    window. chunks: measure the first so many windows of each text. threads: None for all processors. options: precision
+    and more. progress(windows done, of how many, perplexity so far): first with 0 and NaN. Raises FileError, also for a
+    model that is changed while it is measured, OptionError (a text that is too short), ModelError, VocabularyError.
     """
     from runtime.evaluation.perplexity import windows
     from runtime.model import Model as RunningModel
@@ -149,7 +149,7 @@ def _of_text(text: NamedText, result: "Perplexity") -> TextPerplexity:
 
 
 def _compiled(net: "RunningModel", read: Sequence[TextWindows], n_ctx: int) -> float:
-    """Let a few tokens run, for which every kernel is compiled or loaded; return the seconds that took."""
+    """Run a few tokens, so that every kernel is compiled or loaded; return the seconds that took."""
     start, few = time.perf_counter(), read[0].tokens[: min(n_ctx, 128)]
     half = len(few) // 2
     net.lazy_logits(few, half).losses(np.asarray(few[: len(few) - half], np.int64))
@@ -169,7 +169,7 @@ class _Evaluation:
     progress: Progress | None
 
     def begin(self) -> None:
-        """Tell of how many windows there are."""
+        """Report the number of windows."""
         if self.progress:
             self.progress(0, sum(len(plan.starts) for plan in self.plans), math.nan)
 
@@ -187,7 +187,7 @@ class _Evaluation:
 
 
 def tokens_at_once(model: Model) -> int:
-    """Return how many tokens of windows run together: what the widest layer gives for them stays of bounded size."""
+    """Return how many tokens of windows run together, so that the values of the widest layer stay bounded."""
     widest = max((tensor.shape[-2] for tensor in model.tensors.values() if _is_of_layer(tensor)), default=1)
     return min(TOKENS_AT_ONCE, VALUES_AT_ONCE // widest)
 
@@ -202,7 +202,7 @@ def _is_of_layer(tensor: Tensor) -> bool:
 
 
 def context_warning(model: PathLike | Model, n_ctx: int) -> str | None:
-    """What to say of windows that are longer than what the model was made for."""
+    """Return a warning if windows are longer than the context that the model was trained with."""
     metadata = opened(model).metadata
     longest = metadata.get(f"{metadata.get('general.architecture')}.context_length")
     if not isinstance(longest, int) or not 0 < longest < n_ctx:

@@ -1,10 +1,10 @@
-"""What a run measured so far, in a file: one that is killed loses no more than the window it was at.
+"""A progress record: figures of each window in a file, so that a killed run loses at most one window.
 
     one JSON line that says what is measured, then one for each window: [number, crc32 of its values, base64 of them]
 
-A line is noted when its window is done. What follows the last whole line, of a write that was cut short, is cut off.
-Where a file is written beside it, its state (`files.locks`) is noted when it is whole and about to get its name. The
-record goes when all is measured.
+A line is written when its window is done. Bytes after the last complete line, of an interrupted write, are cut off. If
+a file is written next to the record, its state (`io.locks`) is recorded when it is complete and about to get its name.
+The record is removed when all is measured.
 """
 
 import base64
@@ -35,7 +35,10 @@ Doubles = NDArray[np.float64]
 
 
 class ProgressRecord:
-    """Values of windows, float64 (predictions, columns), by number. fd: the open file, locked. sizes: predictions."""
+    """Values of windows, float64 (predictions, columns), by number.
+
+    fd: the open, locked file. sizes: predictions of each window.
+    """
 
     def __init__(self, fd: int, path: Path, sizes: Sequence[int], columns: int) -> None:
         self._fd, self._path, self._sizes, self._columns = fd, path, sizes, columns
@@ -46,25 +49,25 @@ class ProgressRecord:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing is noted in it that would be missed."""
+        """Return whether nothing is recorded that a run would lose."""
         return not self._values and not self._noted
 
     def earlier(self, window: int) -> Doubles | None:
-        """What an earlier run noted of a window."""
+        """Return the values that an earlier run recorded for a window; None if it has none."""
         return self._values.get(window)
 
     def note(self, window: int, values: Doubles) -> None:
-        """Add a window. Raises FileError where the disk is full."""
+        """Add a window. Raises FileError if the disk is full."""
         raw = np.ascontiguousarray(values, "<f8").tobytes()
         self._noted = True
         self._add([window, zlib.crc32(raw), base64.b64encode(raw).decode()])
 
     def note_output(self, state: State) -> None:
-        """Add what the file that is written beside the record is, now that it is whole."""
+        """Add the state of the completed file that is written next to the record."""
         self._add({OUTPUT: state})
 
     def is_output(self, path: Path) -> bool:
-        """Return whether an earlier run wrote this file to its end, and gave it its name."""
+        """Return whether an earlier run completed this file and gave it its name."""
         return self._output is not None and state_of(path) == self._output
 
     def _add(self, entry: Any) -> None:
@@ -74,7 +77,7 @@ class ProgressRecord:
         self._end += len(line)
 
     def _read(self) -> int:
-        """Take in all whole lines, cut off what follows them, and say where they end."""
+        """Load all complete lines, cut off the rest, and return where they end."""
         with os.fdopen(os.dup(self._fd), "rb") as file:
             file.seek(0)
             end = len(file.readline())
@@ -86,7 +89,7 @@ class ProgressRecord:
         return end
 
     def _take(self, line: bytes) -> bool:
-        """Return whether a line is whole, and says what one of ours would."""
+        """Load a line; return whether it is complete and valid."""
         if not line.endswith(b"\n"):
             return False
         try:
@@ -116,12 +119,12 @@ def progress_record(
     reads: InputFiles,
     keep: bool = False,
 ) -> Iterator[ProgressRecord]:
-    """Go on with a record, or begin one; it is removed when the block ends, and stays if that raises.
+    """Resume a record, or create one; it is removed when the block ends, and kept if that raises.
 
-    plan: what is measured, in words and digests. files: that must be as they were. sizes: predictions of each window.
-    keep: leave it, for who has yet to write what was found, and then calls `remove_record`.
-    Raises FileError for a record of another plan or of files that were changed, for one that another run is writing,
-    and for a file that is none; OptionError where `path` is read.
+    plan: what is measured, in words and digests. files: input files that must be unchanged. sizes: predictions of each
+    window. keep: leave the record, for a caller that writes the report and then calls `remove_record`. Raises FileError
+    for a record of another plan or of changed files, for one that another run is writing, and for a file that is no
+    record; OptionError if `path` is an input.
     """
     check_target(path, replace(reads, option="--record"), overwrite=True)
     plan = json.loads(json.dumps(plan))
@@ -145,7 +148,7 @@ def progress_record(
 
 
 def remove_record(path: PathLike | None) -> None:
-    """Remove a record, if there is one: what was found is written."""
+    """Remove a record, if it exists: the report is written."""
     target = None if path is None else as_path(path, "the record")
     if target is None or not is_list(target, KEY):
         return
@@ -158,7 +161,7 @@ def remove_record(path: PathLike | None) -> None:
 
 
 def check_apart(*outputs: PathLike | None) -> None:
-    """Raise OptionError where two of what is written, a record too, have one path."""
+    """Raise OptionError if two outputs have one path; a record is an output, too."""
     paths = [Path(output).absolute() for output in outputs if output is not None]
     for path in paths:
         if paths.count(path) > 1:
@@ -166,7 +169,7 @@ def check_apart(*outputs: PathLike | None) -> None:
 
 
 def _difference(earlier: dict[str, Any], head: dict[str, Any]) -> str:
-    """What is not as it was, in words."""
+    """Return in words how the earlier record's head differs."""
     if earlier.get("files") != head["files"]:
         before = {name: numbers for name, *numbers in earlier.get("files") or ()}
         for name, *numbers in head["files"]:

@@ -1,4 +1,4 @@
-"""What is in a text file, and as which tokens a model reads it."""
+"""Read text files, and tokenize them with a model's tokenizer."""
 
 from archs import bounded_files
 from quants.arguments import PathLike, as_path
@@ -9,7 +9,8 @@ from ..models.model import Model
 
 
 def tokens_of(model: Model, text: PathLike) -> tuple[list[int], int | None]:
-    """Return a file's text as the model's tokens; the one that begins every window, None if the vocabulary adds none.
+    """Return a file's text as the model's tokens, and the token that begins each window (None if the vocabulary adds
+    none).
 
     Raises as `read_text` does, and VocabularyError.
     """

@@ -1,4 +1,4 @@
-"""Texts to measure on: each with a name, so that figures can be told apart by what kind of text they are of."""
+"""Named texts to measure on, so that figures are reported for each of them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ DEFAULT = "default_texts"  # the folder beside this file
 
 @dataclass(frozen=True)
 class NamedText:
-    """A UTF-8 file, and what it is called. chat: it holds conversations, a line of JSON each."""
+    """A UTF-8 file and its name. chat: it has conversations, one line of JSON each."""
 
     name: str
     path: Path
@@ -35,8 +35,8 @@ Texts = PathLike | NamedText | Sequence[PathLike | NamedText] | Mapping[str, Pat
 class TextWindows:
     """A text as one model reads it.
 
-    tokens: all of a plain text, none of conversations; bos: what begins each window, None where the vocabulary has no
-    such token. remarks: what was left out of it, a line each, to be told to the user.
+    tokens: all of a plain text, none of conversations; bos: the token that begins each window, None if the vocabulary
+    has none. remarks: lines for the user on what was left out.
     """
 
     text: NamedText
@@ -47,15 +47,15 @@ class TextWindows:
 
     @property
     def scored(self) -> int:
-        """Predictions that count."""
+        """Return the number of scored predictions."""
         return sum(len(window.scored) for window in self.windows)
 
 
 def named_texts(given: str | Iterable[str], chat: bool = False) -> list[NamedText]:
-    """Return texts by `NAME=PATH` or `PATH`, which is named after its file without the ending.
+    """Return texts given as `NAME=PATH`, or as `PATH`, which is named after its file without the suffix.
 
-    A path with an equals sign in it is taken for one where there is such a file. chat: they are conversations.
-    Raises OptionError for names that come twice (`check_names`) or are empty.
+    A path with an equals sign is a path if such a file exists. chat: they are conversations. Raises OptionError for
+    duplicate names (`check_names`) or empty ones.
     """
     texts = [_named(text, chat) for text in as_texts(given, "the texts")]
     check_names(texts)
@@ -72,9 +72,7 @@ def _named(given: str, chat: bool) -> NamedText:
 
 
 def texts_named(given: Texts, chat: bool = False) -> list[NamedText]:
-    """Return the texts that a function is given. Raises OptionError for what are none, and for names that come
-    twice.
-    """
+    """Return the texts given to a function. Raises OptionError for invalid values and duplicate names."""
     if isinstance(given, Mapping):
         return [NamedText(str(name), as_path(path, "the text"), chat) for name, path in given.items()]
     several: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
@@ -87,14 +85,14 @@ def texts_named(given: Texts, chat: bool = False) -> list[NamedText]:
 
 
 def check_names(texts: Iterable[NamedText]) -> None:
-    """Raise OptionError for texts of the same name, whose figures nobody could tell apart."""
+    """Raise OptionError for texts of the same name, whose figures could not be told apart."""
     for name, count in Counter(text.name for text in texts).items():
         if count > 1:
             raise OptionError(f"{count} texts are called {name!r}", "give them names of their own: NAME=PATH")
 
 
 def default_texts() -> list[NamedText]:
-    """Return the texts of this package, for measuring without a file: see the README beside them."""
+    """Return the texts of this package, for measuring without a file (see the README in their folder)."""
     folder = Path(str(files(__package__) / DEFAULT))
     return [NamedText(path.stem, path) for path in sorted(folder.glob("*.txt"))]
 
@@ -102,10 +100,11 @@ def default_texts() -> list[NamedText]:
 def windows_of(
     model: Model, text: NamedText, n_ctx: int = 512, *, chunks: int | None = None, stride: int = 0
 ) -> TextWindows:
-    """Return a text cut for a model: as `perplexity` does it, or each conversation a window, whose answers are scored.
+    """Cut a text into windows for a model: plain text as `perplexity` does; each conversation is a window whose answers
+    are scored.
 
-    chunks: of how many windows, None for all. stride: > 0 lets the windows of a plain text overlap.
-    Raises FileError, VocabularyError, and OptionError for too short a text or what are no conversations.
+    n_ctx: tokens of a window. chunks: number of windows, None for all. stride: > 0 for overlapping windows of a plain
+    text. Raises FileError, VocabularyError, and OptionError for a text that is too short or has no conversations.
     """
     from runtime.evaluation.windows import text_windows
 

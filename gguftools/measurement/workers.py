@@ -1,8 +1,8 @@
-"""Models that workers run: what they are told of one, how each opens it once, and how results come back in order.
+"""Run models in workers: what they need to know of one, how each opens it once, and results in order.
 
-What is told are names and numbers: how tensors are read, the keys that a run needs, how exactly it computes. Weights
-are read where they are used. A worker runs one thread unless it is asked for more; there are as many of them as there
-are processors to use.
+A description has names and numbers only: how tensors are read, the keys that a run needs, the precision. Weights are
+read where they are used. A worker runs one thread unless it is given more; start as many workers as there are
+processors to use.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from quants.arguments import thread_count
 from quants.errors import FileError, GgufToolsError, OptionError
 
+from ..models.contents import process_source, streamed_tensors
 from ..models.model import Model
 from ..writing.executors import done_elsewhere
 from ..writing.remote_tasks import tensors_of
@@ -29,7 +30,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Runnable:
-    """A model as a worker is told of it. source: as `Source.description`. products: what it must compute them in."""
+    """A model as a worker opens it. source: see `Source.description`. products: what it must compute them in."""
 
     source: bytes
     metadata: Mapping[str, Any]
@@ -38,8 +39,10 @@ class Runnable:
     products: str
 
     def open(self) -> "RunningModel":
-        """Return the model, ready to run. Raises FileError where its files are not what they were, OptionError where
-        this processor computes otherwise than that of the process that asks, and as `runtime.model.Model` does.
+        """Open the model.
+
+        Raises FileError if its files were changed, OptionError if this processor computes products differently from the
+        calling process's, and as `runtime.model.Model` does.
         """
         from runtime.model import Model as RunningModel
         from runtime.products.precision import products
@@ -52,7 +55,7 @@ class Runnable:
 
 
 def runnable(model: Model, threads: int | None, precision: "Precision") -> Runnable:
-    """What workers are told of a model. threads: of each of them, None for one.
+    """Return what workers need of a model. threads: of each of them, None for one.
 
     Raises OptionError for a model that only this process has: one made of arrays, or changed since it was opened.
     """
@@ -65,7 +68,7 @@ def runnable(model: Model, threads: int | None, precision: "Precision") -> Runna
 
 def description(model: Model) -> bytes:
     """Return how workers read a model's tensors. Raises OptionError as `runnable` does."""
-    source = model.source(model.streamed()) if model.is_as_opened else None
+    source = process_source(model, streamed_tensors(model)) if model.is_as_opened else None
     if source is None:
         problem = f"{model.path} is a model that only this process has, made or changed in it: no worker can open it"
         raise OptionError(problem, "save it and name that file, or leave the executor out")
@@ -73,13 +76,13 @@ def description(model: Model) -> bytes:
 
 
 class _Refused(NamedTuple):
-    """What a worker found wrong, which is said when it is its turn, as one process would say it."""
+    """A worker's error, which is raised when it is its turn, as one process would raise it."""
 
     error: GgufToolsError
 
 
 def in_turn(executor: Executor, function: Callable[[T], R], tasks: Iterable[T]) -> Generator[tuple[T, R], None, None]:
-    """As `done_elsewhere` in order; but what is wrong with a task is raised after the results of those before it."""
+    """Yield results as `done_elsewhere` does, in order; an error is raised after the results of the tasks before it."""
     attempt: Callable[[T], R | _Refused] = partial(_attempted, function)
     for task, result in done_elsewhere(executor, attempt, tasks, in_order=True):
         if isinstance(result, _Refused):

@@ -56,7 +56,7 @@ def check_new_keys(keys: Iterable[str], metadata: Metadata, architecture: Any, n
             others = (name for name in KEYS if "*" not in name and not name.startswith("NAME."))
             near = did_you_mean(key, dict.fromkeys((*metadata, *models, *others, *_constants())))
             hint = f"{near} " if near else ""
-            raise OptionError(f"no program is known to read {key!r}", f"{hint}--new adds it all the same")
+            raise OptionError(f"no program is known to read {key!r}", f"{hint}`new` adds it all the same")
 
 
 def strange_choice(key: str, value: Value, architecture: str) -> tuple[str, str | None] | None:
@@ -112,7 +112,7 @@ def problems(key: str, old: Value | None, metadata: Metadata, tensors: Mapping[s
     """What makes the new value of a key one that the model cannot have; `old` is what it was before."""
     value, architecture = metadata.value(key), architecture_of(metadata)
     if key == RESERVE_KEY:
-        yield f"{key!r} is the space for later edits, not a value; its size is given by --reserve"
+        yield f"{key!r} is the space for later edits, not a value; its size is given by `reserve`"
     if key.startswith("split.") and key != "split.vram_capacity":  # that one is of PowerInfer's placement files
         yield f"{key!r} belongs to the shards of a split set; split and merge write it"
     known = find(key, architecture)

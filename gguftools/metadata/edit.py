@@ -1,8 +1,7 @@
 """Editing the metadata of GGUF files: what is asked for is checked as a whole, then written in one step."""
 
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from archs.metadata import Metadata, Value, ValueType
 from quants import Tensor
-from quants.arguments import PathLike, as_mapping, as_texts
+from quants.arguments import PathLike, as_count, as_mapping, wrong
 from quants.errors import FileError, OptionError, VocabularyError
 from quants.spelling import quote
 
@@ -27,12 +26,11 @@ from ..io.stores.path import StorePath, located
 from ..io.stores.pieces import Traffic
 from .checks import check_new_keys, faults, is_chat_template, warning
 from .difference import KeyDifference, compare_metadata
-from .operations import Conduct, Operation, Remove, Rename, Set, SetChatTemplate, SetItem, SetSpecialToken, SetType
+from .operations import ITEM, Conduct, Operation, Rename, Set
 from .text import typed
 
 Progress = Callable[[int, int], None]
-ITEM = re.compile(r"(.+)\[(\d{1,15})\]", re.DOTALL)
-FORCE = "pass --force to store it anyway"
+FORCE = "`force` stores it anyway"
 TEMPLATE_SUFFIXES = (".jinja", ".jinja2", ".j2", ".txt", ".json")
 LONGEST_NAME = 255  # of files
 
@@ -83,106 +81,144 @@ class Editable(Protocol):
     path: Any
 
 
-def set_metadata(  # noqa: PLR0913  # each kind of change by its name
+@dataclass(frozen=True)
+class EditOptions:
+    """How metadata is edited.
+
+    force: also store what the model cannot have. new: also add keys that no program is known to read. reserve: bytes
+    of slack to keep for later edits. reads: files that the values come from, which the output must not replace.
+    recover: first complete an interrupted edit, or a replacement of several files of which this is one; roll_back: undo
+    it; both also take a folder.
+    """
+
+    force: bool = False
+    new: bool = False
+    reserve: int = 0
+    reads: Iterable[PathLike] = ()
+    recover: bool = False
+    roll_back: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for a value that an option cannot have."""
+        as_count(self.reserve, "reserve", 0)
+
+
+Changes = Mapping[str, Any] | Iterable[Operation]
+AS_USUAL = EditOptions()
+
+
+def set_metadata(
     source: PathLike | Editable,
-    values: Mapping[str, Any] | None = None,
+    changes: Changes = (),
     *,
-    operations: Iterable[Operation] = (),
-    types: Mapping[str, str] | None = None,
-    remove: Iterable[str] = (),
-    rename: Mapping[str, str] | None = None,
-    chat_template: str | None = None,
-    special_tokens: Mapping[str, str | int] | None = None,
     output: PathLike | None = None,
-    reserve: int = 0,
-    force: bool = False,
-    new: bool = False,
     overwrite: bool = False,
-    reads: Iterable[PathLike] = (),
-    recover: bool = False,
-    roll_back: bool = False,
     dry_run: bool = False,
+    options: EditOptions = AS_USUAL,
     progress: Progress | None = None,
 ) -> EditReport:
     """Change the metadata of a GGUF file; its tensors stay as they are. Of a split set, any shard may be named.
 
-    source: the file, or a Model, whose metadata is changed in memory.
-    values: plain data (or a Value) by key; KEY[INDEX] is one item. A key keeps its type; a new one gets that of
-    `types` ("UINT32", "ARRAY/INT8"), else the one that the schema says, else the one that follows from the data.
-    remove: keys. rename: new names by old ones. chat_template: Jinja text. special_tokens: text or id by role ("eos").
-    operations: `gguftools.Set`, `Remove`, `Rename`, … instead of these, or after them, one after the other.
+        set_metadata("model.gguf", {"general.name": "Mine", "general.tags[0]": "chat"})
+        set_metadata("model.gguf", [Remove("general.url"), SetChatTemplate(text)], output="copy.gguf")
+
+    source: the file, its URL, or a Model, whose metadata is changed in memory.
+    changes: values (plain data, or a Value) by key; or operations, `gguftools.Set`, `Remove`, `Rename`, …, applied one
+    after the other. A key keeps its type; a new one gets that of the schema, else the one that follows from the data.
     output: write a copy there (overwrite: even if it exists); else the file is changed in place where the header fits,
     and otherwise replaced by a copy. In a store it is a new version of the object, in which the store copies what it
-    can; it is refused where the object changed meanwhile. reserve: bytes of slack to have for later edits.
-    reads: files that the values come from, which must not be the output.
-    force: store what the model cannot have, too. new: add keys that no program is known to read, too.
-    recover: first complete an interrupted edit, or a replacement of several files of which this is one (roll_back: undo
-    it); also of a folder's files. dry_run: change nothing.
+    can; it is refused where the object changed meanwhile. dry_run: change nothing. options: see `EditOptions`.
     progress(done, total): bytes copied.
     Returns what was changed. Raises OptionError for a change that is refused, VocabularyError for a bad chat template
     or token, FileError.
     """
-    conduct = Conduct(force)
-
-    def edited(old: Metadata, tensors: Mapping[str, Tensor]) -> tuple[Metadata, EditReport]:
-        wanted = _operations(old, values, types, remove, rename, chat_template, special_tokens)
-        metadata = old.copy()
-        return metadata, _applied([*wanted, *operations], metadata, tensors, conduct, new)
-
+    edit = _Edit(_operations(changes), options)
     if not isinstance(source, (str, os.PathLike)):
-        if not isinstance(getattr(source, "metadata", None), Metadata):
-            raise OptionError(f"source is {quote(source)}; the path of a GGUF file or a Model was expected")
-        if output is not None or reserve or recover or roll_back:
-            raise OptionError("output, reserve, recover and roll_back go with a file; a Model is written by its save")
-        metadata, report = edited(source.metadata, source.tensors)
-        if not dry_run:
-            source.metadata.clear()
-            source.metadata.update({key: metadata.value(key) for key in metadata})
-        return replace(report, path=Path(source.path), dry_run=dry_run)
-    path = located(source)
-    if isinstance(path, StorePath) and (recover or roll_back):
-        what = f"{path} is in a store, where an edit is whole or was not done: there is nothing to recover"
-        raise OptionError(what)
-    if isinstance(path, StorePath) and output is None and not path.is_writable:
-        raise FileError(f"nothing is written to {path.scheme}:// addresses", hint="write a copy with -o")
-    recovered = recover_edit(path, roll_back) if recover or roll_back else None
+        if output is not None:
+            raise OptionError("output goes with a file; a Model is written by its save")
+        return _edit_model(source, edit, dry_run)
+    path, recovered = located(source), None
+    if isinstance(path, StorePath):
+        _check_store(path, options, output)
+    if options.recover or options.roll_back:
+        recovered = recover_edit(path, options.roll_back)
     if recovered is not None and not path.is_file():  # a folder, or a file that there was not before
         return EditReport(path, [], recovered=recovered)
     target = None if output is None else output_path(output, path.name)
+    report = _edit_file(path, target, edit, overwrite, dry_run, progress)
+    return replace(report, recovered=recovered, dry_run=dry_run)
+
+
+@dataclass(frozen=True)
+class _Edit:
+    operations: Sequence[Operation]
+    options: EditOptions
+
+    def apply(self, old: Metadata, tensors: Mapping[str, Tensor]) -> tuple[Metadata, EditReport]:
+        """Return the new metadata, and what changed."""
+        metadata = old.copy()
+        conduct = Conduct(self.options.force)
+        return metadata, _applied(self.operations, metadata, tensors, conduct, self.options.new)
+
+
+def _edit_model(model: Editable, edit: _Edit, dry_run: bool) -> EditReport:
+    """Change metadata in memory."""
+    if not isinstance(getattr(model, "metadata", None), Metadata):
+        raise OptionError(f"source is {quote(model)}; the path of a GGUF file or a Model was expected")
+    if edit.options.reserve or edit.options.recover or edit.options.roll_back:
+        raise OptionError("reserve, recover and roll_back go with a file; a Model is written by its save")
+    metadata, report = edit.apply(model.metadata, model.tensors)
+    if not dry_run:
+        model.metadata.clear()
+        model.metadata.update({key: metadata.value(key) for key in metadata})
+    return replace(report, path=Path(model.path), dry_run=dry_run)
+
+
+def _check_store(path: StorePath, options: EditOptions, output: PathLike | None) -> None:
+    """Refuse what a store does not have."""
+    if options.recover or options.roll_back:
+        what = f"{path} is in a store, where an edit is whole or was not done: there is nothing to recover"
+        raise OptionError(what)
+    if output is None and not path.is_writable:
+        raise FileError(f"nothing is written to {path.scheme}:// addresses", hint="write a copy: give `output`")
+
+
+def _edit_file(
+    path: Path, target: Path | None, edit: _Edit, overwrite: bool, dry_run: bool, progress: Progress | None
+) -> EditReport:
+    """Write what changes in a file, or a copy of it with other metadata."""
+    options = edit.options
     with nullcontext((open_gguf(path), None)) if dry_run or target else open_locked(path) as (opened, lock):
-        read = InputFiles(tuple(map(located, reads)))
+        read = InputFiles(tuple(map(located, options.reads)))
         if target is not None:
             check_target(target, read.also(opened.shards), overwrite)
-        metadata, report = edited(opened.metadata, opened.tensors)
-        report = replace(report, path=opened.path, recovered=recovered, dry_run=dry_run)
-        idle = not report.changes and not reserve and target is None
-        if idle:
+        metadata, report = edit.apply(opened.metadata, opened.tensors)
+        report = replace(report, path=opened.path)
+        if not report.changes and not options.reserve and target is None:
             return report
         if dry_run:
-            edit = planned_edit(opened, metadata, target, reserve)
+            done = planned_edit(opened, metadata, target, options.reserve)
         else:
-            edit = edit_metadata(opened, metadata, target, reserve, overwrite, progress, read, lock)
-        path = report.path if dry_run else edit.path
-        warnings = [*report.warnings, *([edit.warning] if edit.warning else [])]
+            done = edit_metadata(opened, metadata, target, options.reserve, overwrite, progress, read, lock)
         return replace(
             report,
-            path=path,
-            in_place=edit.in_place,
-            bytes_written=edit.bytes_written,
-            traffic=edit.traffic,
-            warnings=warnings,
+            path=report.path if dry_run else done.path,
+            in_place=done.in_place,
+            bytes_written=done.bytes_written,
+            traffic=done.traffic,
+            warnings=[*report.warnings, *([done.warning] if done.warning else [])],
         )
 
 
 def _applied(
-    operations: list[Operation], metadata: Metadata, tensors: Mapping[str, Tensor], conduct: Conduct, new: bool
+    operations: Sequence[Operation], metadata: Metadata, tensors: Mapping[str, Tensor], conduct: Conduct, new: bool
 ) -> EditReport:
     """Change the metadata, and say how. Raises OptionError, VocabularyError; the metadata is not to be used then."""
     old = metadata.copy()
     old_keys: dict[str, str] = {}  # of those that were renamed, by the new ones
     for each in operations:
         if not callable(getattr(each, "apply", None)):
-            raise OptionError(f"operations has {quote(each)}; gguftools.Set, Remove, Rename, … were expected")
+            raise OptionError(f"changes has {quote(each)}; gguftools.Set, Remove, Rename, … were expected")
         each.apply(metadata, conduct)
         if isinstance(each, Rename):
             old_keys[each.new] = old_keys.pop(each.old, each.old)
@@ -193,45 +229,17 @@ def _applied(
     return EditReport(Path(), changes, warnings=conduct.warnings, preview=preview)
 
 
-def _operations(
-    old: Metadata,
-    values: Mapping[str, Any] | None,
-    types: Mapping[str, str] | None,
-    remove: Iterable[str],
-    rename: Mapping[str, str] | None,
-    chat_template: str | None,
-    special_tokens: Mapping[str, str | int] | None,
-) -> Iterator[Operation]:
-    """What the keywords stand for. Raises OptionError where they contradict each other."""
-    values, types = as_mapping(values, "values"), as_mapping(types, "types")
-    rename, special_tokens = as_mapping(rename, "rename"), as_mapping(special_tokens, "special_tokens")
-    if isinstance(remove, str):
-        raise OptionError(f"remove is {quote(remove)}; a list of keys was expected")
-    remove = as_texts(remove, "remove")
-    special: list[SetChatTemplate | SetSpecialToken] = [
-        *([] if chat_template is None else [SetChatTemplate(chat_template)]),
-        *(SetSpecialToken(role, token) for role, token in special_tokens.items()),
-    ]
-    for operation in special:
-        if operation.key in values:
-            raise OptionError(f"{operation.key!r} is given twice")
-    for key in remove:
-        if key in values or key in rename:
-            raise OptionError(f"{key!r} cannot be both removed and {'set' if key in values else 'renamed'}")
-        yield Remove(key)
-    for key, name in rename.items():
-        if list(rename.values()).count(name) > 1:
-            raise OptionError(f"{key!r} cannot be renamed to {name!r}")
-        if key in values:
-            raise OptionError(f"{key!r} cannot be both renamed and set", hint=f"set {name!r}")
-        yield Rename(key, name)
-    for key, data in values.items():
-        item = None if key in old else ITEM.fullmatch(key)
-        if item and item[1] in values:
+def _operations(changes: Changes) -> list[Operation]:
+    """Return operations in their order. Raises OptionError for what is none, and for contradictions."""
+    if not isinstance(changes, Mapping):
+        if isinstance(changes, (str, bytes)) or not isinstance(changes, Iterable):
+            raise wrong("changes", changes, "values by key, or operations,")
+        return list(changes)
+    values = as_mapping(changes, "changes")
+    for key in values:
+        if (item := ITEM.fullmatch(key)) and item[1] in values:
             raise OptionError(f"{item[1]!r} is set as a whole and by items", "give all changes of an array in one way")
-        yield SetItem(item[1], int(item[2]), data) if item else Set(key, data, types.get(key))
-    yield from special
-    yield from (SetType(key, name) for key, name in types.items() if key not in values)
+    return [Set(key, data) for key, data in values.items()]
 
 
 def recover_edit(path: Path, roll_back: bool = False) -> str:

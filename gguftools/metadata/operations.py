@@ -1,5 +1,6 @@
 """What can be done to metadata: small operations, each of which checks and applies itself."""
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from quants.spelling import did_you_mean, quote
 from .checks import removal_problem
 from .text import ArgumentText
 
+ITEM = re.compile(r"(.+)\[(\d{1,15})\]", re.DOTALL)
 ORDINARY = (TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED)
 
 
@@ -40,22 +42,25 @@ class Operation(Protocol):
 
 @dataclass(frozen=True)
 class Set:
-    """Store a value: plain data, or a Value. type: "UINT32", "ARRAY/INT8"; else as the key has it, or the schema."""
+    """Store a value: plain data, or a Value. type: "UINT32", "ARRAY/INT8"; else as the key has it, or the schema.
+
+    KEY[INDEX], where no key is called so, is an item of the array KEY, as of `SetItem`.
+    """
 
     key: str
     value: Any
     type: str | None = None
 
     def apply(self, metadata: Metadata, conduct: Conduct) -> None:
-        if not isinstance(self.key, str):
-            raise OptionError(f"{quote(self.key)} was given as a key; a text was expected")
-        if not self.key:
-            raise OptionError("a key needs a name")
+        _check_key(self.key)
+        if self.key not in metadata and (item := ITEM.fullmatch(self.key)):
+            SetItem(item[1], int(item[2]), self.value).apply(metadata, conduct)
+            return
         wanted = None if self.type is None else GgufType.named(self.type)
         try:
             metadata[self.key] = self.value if wanted is None else value_of(self.key, self.value, wanted)
         except OptionError as error:
-            raise OptionError(str(error), error.hint or f"another type is given by --type {self.key}=TYPE") from error
+            raise OptionError(str(error), error.hint or f"give {self.key} another `type`") from error
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class SetType:
     type: str
 
     def apply(self, metadata: Metadata, conduct: Conduct) -> None:
+        _check_key(self.key)
         if self.key not in metadata:
             raise OptionError(f"there is no key {self.key!r} to give a type, and no value for it")
         data = metadata[self.key]
@@ -81,6 +87,7 @@ class SetItem:
     value: Any
 
     def apply(self, metadata: Metadata, conduct: Conduct) -> None:
+        _check_key(self.key)
         if self.key not in metadata:
             raise OptionError(f"there is no key {self.key!r} to set an item of", did_you_mean(self.key, metadata))
         value = metadata.value(self.key)
@@ -115,22 +122,29 @@ class Rename:
 
     def apply(self, metadata: Metadata, conduct: Conduct) -> None:
         _check_removable(self.old, metadata, conduct)
+        _check_key(self.new)
         if self.new in metadata:
             problem = f"{self.old!r} cannot be renamed: there is a {self.new!r} already"
-            raise OptionError(problem, hint=f"add --remove {self.new}")
-        if not self.new:
-            raise OptionError(f"{self.old!r} cannot be renamed to {self.new!r}")
+            raise OptionError(problem, hint=f"`remove` {self.new} first")
         values = {self.new if key == self.old else key: metadata.value(key) for key in metadata}
         metadata.clear()
         metadata.update(values)
 
 
+def _check_key(key: Any) -> None:
+    if not isinstance(key, str):
+        raise OptionError(f"{quote(key)} was given as a key; a text was expected")
+    if not key:
+        raise OptionError("a key needs a name")
+
+
 def _check_removable(key: str, metadata: Metadata, conduct: Conduct) -> None:
+    _check_key(key)
     if key not in metadata:
         raise OptionError(f"there is no key {key!r}", did_you_mean(key, metadata))
     problem = removal_problem(key, metadata)
     if problem is not None and not conduct.force:
-        raise OptionError(problem, hint="pass --force to do it anyway")
+        raise OptionError(problem, hint="`force` does it anyway")
 
 
 @dataclass(frozen=True)

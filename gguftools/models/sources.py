@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -21,13 +21,13 @@ from ..io.positioned import PositionedInput, row_reader
 from ..io.stores.path import located
 from ..io.stores.store import is_pinned
 from ..writing.origin import Origin
+from .left_out import DENSE, left_out
 
 if TYPE_CHECKING:
     from archs.plans.text import Change, Plan
 
     from ..io.checkpoint.folder import Checkpoint
 
-DENSE = "dense_2.weight"  # the first of the matrices that pooled states are multiplied with
 KEPT_OPEN = 16  # shards; of a set of more, each is opened for each read
 
 
@@ -116,72 +116,78 @@ def of_checkpoint(
     pre: the pre-tokenizer's GGUF name, where the tokenizer's structure does not tell. embed_tokenizer: also keep
     tokenizer.json itself. target: the folder of the model that the checkpoint is a draft for (EAGLE-3).
     inspect(metadata, folder of the tokenizer): gives a warning, or "", while the folder is there. with_encoders: they
-    are written, too, so that nothing is said of their tensors. Raises FileError, ModelError, VocabularyError.
+    are written, too, so that nothing warns of their tensors. Raises FileError, ModelError, VocabularyError.
     """
-    from archs.plans.draft import is_draft, plan_draft
-    from archs.plans.mmproj import only_encoders, without_encoders
-    from archs.plans.text import plan, stays_float32
+    from archs.plans.mmproj import without_encoders
     from archs.tasks import TASK, check_task
-    from archs.transforms import computed
 
     from ..quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
 
-    change, derive, derived, magic, meaning = changes
     with recorded_reads() as states, _checkpoint(source) as checkpoint:
-        if TASK in meaning:
-            check_task(checkpoint.config, meaning[TASK])
-        checkpoint = replace(checkpoint, config={**checkpoint.config, **meaning})
-        tensors, beside = without_encoders(checkpoint.config, checkpoint.tensors)
-        if target is not None or is_draft(checkpoint.config):
-            planned = plan_draft(
-                checkpoint.folder,
-                checkpoint.config,
-                checkpoint.tensors,
-                target,
-                pre=pre,
-                embed_tokenizer=embed_tokenizer,
-            )
-        else:
-            if only_encoders(checkpoint.config, checkpoint.tensors):
-                problem = f"all {len(checkpoint.tensors)} tensors are of encoders: the text model's are not there"
-                raise ModelError(
-                    problem, "fetch the rest; `gguftools convert MODEL --mmproj` writes the encoders alone"
-                )
-            planned = plan(
-                checkpoint.folder,
-                checkpoint.config,
-                tensors,
-                checkpoint.generation_config,
-                pre=pre,
-                embed_tokenizer=embed_tokenizer,
-                change=change,
-            )
-        if derive is not None:
-            planned = derive(planned, checkpoint)
-        seen = "" if inspect is None else inspect(planned.metadata, target or checkpoint.folder)
-    told = _left_out(checkpoint, planned.left_out, beside, with_encoders)
-    told += _further_left_out(checkpoint, planned) + _dense_left_out(checkpoint, planned) + _tasks_left_out(checkpoint)
-    told += (seen,) if seen else ()
-    keep, tensors = planned.architecture.float32, dict(planned.tensors)
-    for name, tensor in planned.tensors.items():
-        if tensor.format.name not in ("F32", "I64") and stays_float32(name, tensor.shape, keep):
-            tensors[name] = computed(tensor, lambda x: x)
-    task = ("task", meaning[TASK]) if TASK in meaning else ()
-    made_of = (checkpoint.remote, ("an adapter",) if change else (), (derived,) if derive else (), task)
+        if TASK in changes.config:
+            check_task(checkpoint.config, changes.config[TASK])
+        checkpoint = replace(checkpoint, config={**checkpoint.config, **changes.config})
+        tensors, claimed = without_encoders(checkpoint.config, checkpoint.tensors)
+        planned = _planned(checkpoint, tensors, pre, embed_tokenizer, target, changes.change)
+        if changes.derive is not None:
+            planned = changes.derive(planned, checkpoint)
+        inspected = "" if inspect is None else inspect(planned.metadata, target or checkpoint.folder)
+    tensors = _small_in_float32(planned)
+    task = ("task", changes.config[TASK]) if TASK in changes.config else ()
+    made_of = (checkpoint.remote, ("an adapter",) if changes.change else (), (changes.derived,) * bool(changes.derive))
     outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
+    is_other = changes.change or task or changes.magic != b"GGUF" or DENSE in tensors
     origin = Origin(
         checkpoint.folder,
         tuple(checkpoint.files),
         states,
-        magic=magic,
-        recorded=tuple(filter(None, made_of)),
+        magic=changes.magic,
+        recorded=tuple(filter(None, (*made_of, task))),
         outtype=outtype,
-        float32=keep,
+        float32=planned.architecture.float32,
         remote=bool(checkpoint.remote),
-        warnings=told,
-        reopen=_reopening(checkpoint, pre, change or task or None, magic != b"GGUF" or DENSE in tensors, target),
+        warnings=left_out(checkpoint, planned, claimed, with_encoders, inspected),
+        reopen=None if is_other else partial(tensors_of_checkpoint, _named(checkpoint), pre, target),
     )
     return Parts(with_file_type(planned.metadata, FILE_TYPES[outtype]), tensors, origin)
+
+
+def _planned(
+    checkpoint: Checkpoint,
+    tensors: Mapping[str, Tensor],
+    pre: str | None,
+    embed_tokenizer: bool,
+    target: Path | None,
+    change: Change | None,
+) -> Plan:
+    """Plan the file of a text model or a draft. tensors: without those of encoders."""
+    from archs.plans.draft import is_draft, plan_draft
+    from archs.plans.mmproj import only_encoders
+    from archs.plans.text import plan
+
+    folder, config = checkpoint.folder, checkpoint.config
+    if target is not None or is_draft(config):
+        return plan_draft(folder, config, checkpoint.tensors, target, pre=pre, embed_tokenizer=embed_tokenizer)
+    if only_encoders(config, checkpoint.tensors):
+        problem = f"all {len(checkpoint.tensors)} tensors are of encoders: the text model's are not there"
+        raise ModelError(problem, "fetch the rest; `gguftools convert MODEL --mmproj` writes the encoders alone")
+    return plan(
+        folder, config, tensors, checkpoint.generation_config, pre=pre, embed_tokenizer=embed_tokenizer, change=change
+    )
+
+
+def _small_in_float32(planned: Plan) -> dict[str, Tensor]:
+    """Return a plan's tensors, those in float32 that stay so in every type."""
+    from archs.plans.text import stays_float32
+    from archs.transforms import computed
+
+    keep = planned.architecture.float32
+    return {
+        name: computed(tensor, lambda x: x)
+        if tensor.format.name not in ("F32", "I64") and stays_float32(name, tensor.shape, keep)
+        else tensor
+        for name, tensor in planned.tensors.items()
+    }
 
 
 def _checkpoint(source: PathLike) -> AbstractContextManager[Checkpoint]:
@@ -248,86 +254,9 @@ def _with_folders(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, config=config, tensors=tensors | checkpoint.tensors, files=files)
 
 
-def _reopening(
-    checkpoint: Checkpoint, pre: str | None, change: object, other_tensors: bool, target: Path | None
-) -> Callable[[], dict[str, Tensor]] | None:
-    """How another process opens a checkpoint, of a repository the same commit; None for one that was changed."""
-    if change is not None or other_tensors:
-        return None
-    return partial(tensors_of_checkpoint, _named(checkpoint), pre, target)
-
-
 def _named(checkpoint: Checkpoint) -> str:
     """What another process opens a checkpoint by."""
     if checkpoint.remote:
         name, commit = checkpoint.remote
         return f"{name.partition('@')[0]}@{commit}" if is_pinned(located(name)) else name
     return str(checkpoint.folder.absolute())
-
-
-def _dense_left_out(checkpoint: Checkpoint, planned: Plan) -> tuple[str, ...]:
-    """What is to be said of matrices that sentence-transformers multiplies the pooled states with."""
-    from archs.general import modules_of
-
-    if DENSE in planned.tensors or not (folders := modules_of(checkpoint.folder, "Dense")):
-        return ()
-    return (f"the matrices of {', '.join(folders)} are not in this file: its vectors are those that come before them",)
-
-
-def _tasks_left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """What is to be said of matrices that are added to the weights for a task (Jina v3)."""
-    from archs.tasks import TASK, tasks_of
-
-    if (task := checkpoint.config.get(TASK)) is not None:
-        beginnings = checkpoint.config.get("task_instructions")
-        begins = beginnings.get(task) if isinstance(beginnings, dict) else None
-        return (f"texts of this task begin with {begins!r}",) if begins else ()
-    if not any(name.endswith(".lora_A") for name in checkpoint.tensors):
-        return ()
-    named = f" ({', '.join(tasks)})" if (tasks := tasks_of(checkpoint.config)) else ""
-    said = f"the adapters for tasks{named} are not in this file: its vectors are those of the base model"
-    return (f"{said} (`task` writes those of a task)",)
-
-
-def _further_left_out(checkpoint: Checkpoint, planned: Plan) -> tuple[str, ...]:
-    """What is to be said of layers that predict tokens further: they have a file to themselves, or none."""
-    from archs.mtp import COUNT
-    from archs.plans.text import is_left_out
-    from archs.registry import of_config
-    from archs.tensor_maps import MTP_ONLY
-
-    names = [name for name in planned.left_out if not is_left_out(name)]
-    if not names:
-        return ()
-    own, apart = planned.architecture, of_config({**checkpoint.config, MTP_ONLY: True})
-    known = COUNT in apart.metadata and COUNT not in own.metadata
-    why = "`gguftools convert MODEL --mtp` writes them" if known else f"{own.name} files have no place for them"
-    more = f" and {len(names) - 1} more tensors" if len(names) > 1 else ""
-    what = f"layers that predict tokens further (MTP) are not in this file ({names[0]!r}{more})"
-    return (f"{what}: {why}",)
-
-
-def _left_out(
-    checkpoint: Checkpoint, names: Sequence[str], beside: Sequence[str], with_encoders: bool
-) -> tuple[str, ...]:
-    """What is to be said of tensors that a text model's file has no place for. beside: those that encoders claimed.
-    with_encoders: whose file is written, too.
-
-    Raises ModelError where encoders of the class are known, and a tensor is none of theirs: nothing is lost in silence.
-    """
-    from archs.plans.mmproj import encoders_of, left_to_encoders
-    from archs.plans.text import is_left_out
-
-    names = [*beside, *(name for name in names if is_left_out(name))]  # others predict further tokens
-    if not names:
-        return ()
-    nbytes = sum(checkpoint.tensors[name].nbytes for name in names if name in checkpoint.tensors)
-    what = f"{len(names)} tensors ({nbytes:,} bytes) of encoders for images or sounds"
-    if encoders_of(checkpoint.config) is None:
-        return (f"{what} are left out, such as {names[0]!r}: no encoders of this class are known",)
-    if lost := left_to_encoders(checkpoint.config, names):
-        more = f" and {len(lost) - 1} more tensors" if len(lost) > 1 else ""
-        raise ModelError(f"neither the text model nor its encoders have {lost[0]!r}{more}", "it is of another variant")
-    if with_encoders:
-        return ()
-    return (f"{what} are not in this file: `gguftools convert MODEL --mmproj` writes them",)

@@ -1,4 +1,4 @@
-"""Which encoders these are: digests of their source text, so that bytes of another version are not taken for damage."""
+"""Identify encoders by digests of their source text, so that bytes of another version are not taken for damage."""
 
 import ast
 import hashlib
@@ -12,12 +12,12 @@ from pathlib import Path
 from quants.format import format_named
 
 NOT_ENCODING = ("quants.errors", "quants.spelling", "quants.arguments", "quants.tensor", "quants.compilation")
-BY_ITSELF = "0" * 64  # of a format whose source nobody has
+NO_SOURCE = "0" * 64  # of a format whose source nobody has
 
 
 @cache
 def encoder_digest(form: str) -> str:
-    """SHA-256 of the source text that encodes a format: its own file, its codec, and what these import of ours."""
+    """Return the SHA-256 of the source text that encodes a format: its file, codec, and their imports."""
     own = format_named(form)
     begin = [f"quants.formats.{form.lower()}", *([own.codec] if own.codec else [])]
     digest = hashlib.sha256()
@@ -26,17 +26,17 @@ def encoder_digest(form: str) -> str:
         digest.update(f"{name}\n".encode())
         digest.update(_source(name) or b"")
         digest.update(b"\0")
-    return digest.hexdigest() if modules else BY_ITSELF
+    return digest.hexdigest() if modules else NO_SOURCE
 
 
 def encoder_digests(forms: Iterable[str]) -> dict[str, str]:
-    """The digest of each format's encoder."""
+    """Return the digest of each format's encoder."""
     return {form: encoder_digest(form) for form in sorted(set(forms))}
 
 
 @cache
 def conversion_digest() -> str:
-    """SHA-256 of what makes a checkpoint's tensors and keys those of a GGUF file: all of the package `archs`."""
+    """Return the SHA-256 of the package `archs`, which converts a checkpoint's tensors and keys."""
     digest = hashlib.sha256()
     folder = Path(str(files("archs")))
     for path in sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".json")):
@@ -47,7 +47,7 @@ def conversion_digest() -> str:
 
 
 def builder() -> dict[str, str]:
-    """Versions of the programs that decide bytes."""
+    """Return the versions of the programs that decide bytes."""
     from importlib.metadata import version
 
     own: str = sys.modules["gguftools"].__version__  # the package itself imports from here
@@ -55,21 +55,21 @@ def builder() -> dict[str, str]:
 
 
 def _closure(modules: Iterable[str]) -> set[str]:
-    """Modules, and all that they import of their own packages and of `quants`."""
-    found: set[str] = set()
+    """Return modules, and all that they import from their own packages and from `quants`."""
+    closure: set[str] = set()
     left = list(modules)
     packages = {"quants", *(name.partition(".")[0] for name in left)}
     while left:
         name = left.pop()
-        if name in found or name in NOT_ENCODING or (source := _source(name)) is None:
+        if name in closure or name in NOT_ENCODING or (source := _source(name)) is None:
             continue
-        found.add(name)
+        closure.add(name)
         left += [each for each in _imported(name, source) if each.partition(".")[0] in packages]
-    return found
+    return closure
 
 
 def _imported(module: str, source: bytes) -> Iterator[str]:
-    """The names that a module's source imports; those that are no modules find no source."""
+    """Yield the names that a module's source imports; those that are no modules have no source."""
     here = module.split(".")[:-1]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -83,7 +83,7 @@ def _imported(module: str, source: bytes) -> Iterator[str]:
 
 @cache
 def _source(module: str) -> bytes | None:
-    """The source text of a module; None where it is none, or a package, or has no text."""
+    """Return the source text of a module; None for a package, and without source."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):

@@ -1,4 +1,4 @@
-"""SHA-256 of ranges of files, several at once."""
+"""Compute SHA-256 of ranges of files, several at once."""
 
 import hashlib
 import threading
@@ -20,7 +20,7 @@ BETWEEN = 0.1  # seconds from one report to the next
 
 
 class ByteRange(NamedTuple):
-    """Bytes begin … end of a file; name: what progress calls them."""
+    """Describe bytes begin … end of a file; name: for progress."""
 
     path: Path
     begin: int
@@ -31,12 +31,12 @@ class ByteRange(NamedTuple):
 def range_digests(
     ranges: Sequence[ByteRange], threads: int | None = None, progress: Progress | None = None
 ) -> list[str]:
-    """Hex digits of each range's SHA-256. progress(bytes done, of how many, name). Raises FileError."""
+    """Return each range's SHA-256 in hex. progress(bytes done, of how many, name). Raises FileError."""
     files: Mapping[Path, ReadBytes] = {path: reading(path) for path in {each.path for each in ranges}}
     total, done, stop = sum(each.end - each.begin for each in ranges), [0] * len(ranges), threading.Event()
 
     def digest(index: int) -> str:
-        each, found = ranges[index], hashlib.sha256()
+        each, sha256 = ranges[index], hashlib.sha256()
         for position in range(each.begin, each.end, STEP):
             if stop.is_set():
                 break
@@ -44,9 +44,9 @@ def range_digests(
                 data = files[each.path](position, min(each.end, position + STEP))
             except OSError as error:
                 raise FileError(f"{each.path} cannot be read: {error.strerror or error}") from error
-            found.update(data.data)
+            sha256.update(data.data)
             done[index] += len(data)
-        return found.hexdigest()
+        return sha256.hexdigest()
 
     order = sorted(range(len(ranges)), key=lambda i: ranges[i].begin - ranges[i].end)  # what takes longest first
     with started_pool(thread_count(threads)) as pool:
@@ -69,12 +69,12 @@ def range_digests(
 
 
 def file_digest(path: Path, threads: int | None = None, progress: Progress | None = None) -> str:
-    """Hex digits of a file's SHA-256. Raises FileError."""
+    """Return a file's SHA-256 in hex. Raises FileError."""
     return range_digests([ByteRange(path, 0, size_of(path), path.name)], threads, progress)[0]
 
 
 def reading(path: Path) -> ReadBytes:
-    """What reads bytes begin … end of a file, or of an object in a store. Raises FileError."""
+    """Return the function that reads bytes begin … end of a file, or of an object in a store. Raises FileError."""
     if isinstance(path, StorePath):
         from ..io.stores.store import open_object
 
@@ -83,14 +83,14 @@ def reading(path: Path) -> ReadBytes:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of an object in a store. Raises FileError."""
+    """Return the bytes of a file, or of an object in a store. Raises FileError."""
     if isinstance(path, StorePath):
         from ..io.stores.store import version_now
 
-        found = version_now(path)
-        if found is None:
+        current = version_now(path)
+        if current is None:
             raise FileError(f"there is no {path}")
-        return found[0]
+        return current[0]
     try:
         return path.stat().st_size
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Arguments that decide an output's bytes, as plain data in a manifest, and back again."""
+"""Store the arguments that decide an output's bytes as plain data in a manifest, and read them back."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,15 +16,15 @@ from ..metadata.text import plain as plain_value
 from ..quantization.options import QuantizeOptions, Splitting
 from ..quantization.recipes import RECIPES, Options, Recipe
 
-LONGEST_RULE = 300
-MOST_RULES, MOST_LISTED = 1 << 17, 1 << 16
+MAX_RULE = 300
+MAX_RULES, MAX_LISTED = 1 << 17, 1 << 16
 ESCAPE, CLASS = re.compile(r"\\."), re.compile(r"\[\^?\]?[^\]]*\]")
-MOST_REPEATS = 3
+MAX_REPEATS = 3
 
 
 @dataclass(frozen=True)
 class Opening:
-    """How a checkpoint became a model: see `sources.of_checkpoint`."""
+    """Describe how a checkpoint became a model: see `sources.of_checkpoint`."""
 
     pre: str | None = None
     embed_tokenizer: bool = False
@@ -34,7 +34,7 @@ class Opening:
 
 
 class Texts(NamedTuple):
-    """How texts were read that weights were encoded by: see `calibration.texts.Calibration`."""
+    """Describe how calibration texts were read: see `calibration.texts.Calibration`."""
 
     own_texts: bool
     n_ctx: int
@@ -44,10 +44,10 @@ class Texts(NamedTuple):
 
 @dataclass(frozen=True)
 class Parameters:
-    """What decided the bytes of an output beside its source, matrix and texts.
+    """Hold what decided the bytes of an output besides its source, matrix and texts.
 
-    recipe: what was wanted, or outtype: of a plain conversion, one of F32, F16, BF16, Q8_0, EXACT. The rest are the
-    arguments of `convert` and `quantize` of these names. gptq: of the texts that weights were encoded by.
+    recipe: of a quantization, or outtype: of a plain conversion, one of F32, F16, BF16, Q8_0, EXACT. The rest are
+    arguments of `convert` and `quantize`. gptq: of the calibration texts.
     """
 
     outtype: str | None = None
@@ -66,7 +66,7 @@ class Parameters:
 
     @property
     def quantize_options(self) -> QuantizeOptions:
-        """What planned the output, with all permissions: what was refused then was not written."""
+        """Return the options that planned the output, with all permissions: what was refused then was not written."""
         formats, cut = self.options, self.splitting
         return QuantizeOptions(
             rules=formats.rules,
@@ -86,7 +86,7 @@ class Parameters:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data; what is as it is by itself is left out."""
+        """Return plain data without default values."""
         options, cut = self.options, self.splitting
         plain: dict[str, Any] = {
             "operation": "convert" if self.recipe is None else "quantize",
@@ -129,22 +129,22 @@ def _recipe_dict(recipe: Recipe) -> dict[str, Any]:
 
 
 def overridden_values(metadata: Metadata, override: Mapping[str, Any]) -> tuple[tuple[str, Value], ...]:
-    """Metadata to set, with the types that it gets."""
+    """Return metadata to set, with types."""
     return tuple(
         (key, data if isinstance(data, Value) else value_of(key, data, metadata.type_for(key, data)))
         for key, data in override.items()
     )
 
 
-def parameters_of(found: Mapping[str, Any], what: str) -> Parameters:
-    """What a manifest's parameters say; what: the file, for messages. Raises FileError, FormatError."""
-    read = _Reader(found, what)
+def parameters_of(content: Mapping[str, Any], what: str) -> Parameters:
+    """Read a manifest's parameters; what: the file, for messages. Raises FileError, FormatError."""
+    read = _Reader(content, what)
     operation = read.text("operation", "")
     if operation not in ("convert", "quantize"):
         raise read.error("operation", operation, "convert or quantize")
     outtype, recipe = read.optional("outtype"), read.recipe()
     if (outtype is None) is (recipe is None) or (recipe is None) is (operation == "quantize"):
-        raise read.error("recipe", found.get("recipe"), "what the operation makes")
+        raise read.error("recipe", content.get("recipe"), "what the operation makes")
     if outtype is not None and outtype not in ("F32", "F16", "BF16", "Q8_0", "EXACT"):
         raise read.error("outtype", outtype, "a type of conversions")
     options = Options(
@@ -152,7 +152,7 @@ def parameters_of(found: Mapping[str, Any], what: str) -> Parameters:
         read.form("output_tensor_type"),
         read.form("token_embedding_type"),
         read.flag("leave_output_tensor"),
-        read.rules(found.get("rules", []), "rules"),
+        read.rules(content.get("rules", []), "rules"),
     )
     sizes = read.number("max_size") or None, read.number("max_tensors") or None
     return Parameters(
@@ -173,55 +173,55 @@ def parameters_of(found: Mapping[str, Any], what: str) -> Parameters:
 
 
 class _Reader:
-    """Parameters by name, each of the type that it must have."""
+    """Read parameters by name, each of its required type."""
 
-    def __init__(self, found: Mapping[str, Any], what: str) -> None:
-        self.found, self.what = found, what
+    def __init__(self, content: Mapping[str, Any], what: str) -> None:
+        self.content, self.what = content, what
 
-    def error(self, key: str, found: Any, wanted: str) -> FileError:
-        shown = "missing" if found is None else quote(found if isinstance(found, (str, bool)) else str(found)[:60])
+    def error(self, key: str, value: Any, wanted: str) -> FileError:
+        shown = "missing" if value is None else quote(value if isinstance(value, (str, bool)) else str(value)[:60])
         problem = f"{self.what}: parameters.{key} is {shown}; {wanted} was expected"
         return FileError(problem, "it is not as it was written")
 
     def flag(self, key: str) -> bool:
-        given = self.found.get(key, False)
+        given = self.content.get(key, False)
         if not isinstance(given, bool):
             raise self.error(key, given, "true or false")
         return given
 
-    def text(self, key: str, default: str | None = None, found: Any = None) -> str:
-        given = self.found.get(key, default) if found is None else found
+    def text(self, key: str, default: str | None = None, value: Any = None) -> str:
+        given = self.content.get(key, default) if value is None else value
         if not isinstance(given, str) or len(given) > 1000:
             raise self.error(key, given, "a text")
         return given
 
     def optional(self, key: str) -> str | None:
-        return None if self.found.get(key) is None else self.text(key)
+        return None if self.content.get(key) is None else self.text(key)
 
     def form(self, key: str) -> str | None:
         given = self.optional(key)
         return None if given is None else format_named(given).name
 
-    def number(self, key: str, most: int = 1 << 60, found: Any = None) -> int:
-        given = self.found.get(key, 0) if found is None else found
-        if type(given) is not int or not 0 <= given <= most:
-            raise self.error(key, given, f"a whole number from 0 to {most}")
+    def number(self, key: str, limit: int = 1 << 60, value: Any = None) -> int:
+        given = self.content.get(key, 0) if value is None else value
+        if type(given) is not int or not 0 <= given <= limit:
+            raise self.error(key, given, f"a whole number from 0 to {limit}")
         return given
 
     def listed(self, key: str) -> Sequence[Any]:
-        given = self.found.get(key, [])
-        if not isinstance(given, list) or len(given) > MOST_LISTED:
+        given = self.content.get(key, [])
+        if not isinstance(given, list) or len(given) > MAX_LISTED:
             raise self.error(key, given, "a list")
         return given
 
     def texts(self, key: str) -> tuple[str, ...]:
-        return tuple(self.text(key, found=each if isinstance(each, str) else [each]) for each in self.listed(key))
+        return tuple(self.text(key, value=each if isinstance(each, str) else [each]) for each in self.listed(key))
 
     def numbers(self, key: str) -> tuple[int, ...]:
         return tuple(self.number(key, 1 << 20, [each] if each is None else each) for each in self.listed(key))
 
     def rules(self, given: Any, key: str) -> tuple[tuple[str, str], ...]:
-        if not isinstance(given, list) or len(given) > MOST_RULES:
+        if not isinstance(given, list) or len(given) > MAX_RULES:
             raise self.error(key, given, "a list of rules")
         rules = []
         for rule in given:
@@ -233,7 +233,7 @@ class _Reader:
         return tuple(rules)
 
     def recipe(self) -> Recipe | None:
-        given = self.found.get("recipe")
+        given = self.content.get("recipe")
         if given is None:
             return None
         if not isinstance(given, dict) or not isinstance(given.get("name"), str) or len(given["name"]) > 255:
@@ -243,12 +243,12 @@ class _Reader:
                 raise self.error("recipe", given["name"], "a recipe that this version has")
             return RECIPES[given["name"]]
         rules, number = self.rules(given["rules"], "recipe"), given.get("file_type")
-        default = format_named(self.text("recipe", found=given.get("default") or "")).name
+        default = format_named(self.text("recipe", value=given.get("default") or "")).name
         known = None if number is None else self.number("recipe", 1 << 16, number)
         return Recipe(given["name"], known, default, 0.0, "", rules=rules)
 
     def override(self) -> tuple[tuple[str, Value], ...]:
-        given = self.found.get("override", {})
+        given = self.content.get("override", {})
         if not isinstance(given, dict):
             raise self.error("override", given, "an object")
         pairs = []
@@ -259,7 +259,7 @@ class _Reader:
         return tuple(pairs)
 
     def gptq(self) -> Texts | None:
-        given = self.found.get("gptq")
+        given = self.content.get("gptq")
         if given is None:
             return None
         if not isinstance(given, dict) or not isinstance(given.get("own_texts"), bool):
@@ -270,8 +270,8 @@ class _Reader:
 
 
 def is_quick(pattern: str) -> bool:
-    """Whether a stranger's expression is one that no name can make take long: no repeated group, and few repeats."""
-    if len(pattern) > LONGEST_RULE:
+    """Return True for a regular expression that is fast on every name: no repeated group, and few repeats."""
+    if len(pattern) > MAX_RULE:
         return False
     plain = CLASS.sub("x", ESCAPE.sub("x", pattern))
-    return not re.search(r"\)[*+{]", plain) and sum(map(plain.count, "*+{")) <= MOST_REPEATS
+    return not re.search(r"\)[*+{]", plain) and sum(map(plain.count, "*+{")) <= MAX_REPEATS

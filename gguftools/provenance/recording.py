@@ -1,4 +1,4 @@
-"""Writing a manifest: digests of what an output was made of, and of what it became, read back from the disk."""
+"""Write a manifest: digests of an output's inputs, and of the output as read back from the disk."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -36,14 +36,14 @@ TEMPLATES = "additional_chat_templates"
 
 
 class Described(NamedTuple):
-    """What a manifest calls the source of a run: as the user named it, and how a checkpoint became a model."""
+    """Describe the source of a run for its manifest: as the user named it, and how a checkpoint became a model."""
 
     source: PathLike
     opening: Opening = Opening()
 
 
 def described_as(source: PathLike | Model, manifest: bool, dry_run: bool) -> Described | None:
-    """What a manifest calls a source; None where none is wanted.
+    """Return the description of a source, or None without a manifest.
 
     Raises OptionError for a Model that no file holds as it is, and for a run that writes nothing.
     """
@@ -61,9 +61,9 @@ def described_as(source: PathLike | Model, manifest: bool, dry_run: bool) -> Des
 
 @dataclass(frozen=True)
 class Recording:
-    """The manifests of a run's outputs, which have a source in common.
+    """Write the manifests of a run's outputs, which share a source.
 
-    described, model: the source. parameters: all but the recipe. calibration: texts that weights were encoded by.
+    described, model: the source. parameters: all but the recipe. calibration: texts on which weights were encoded.
     """
 
     described: Described
@@ -73,14 +73,14 @@ class Recording:
     run: WriteOptions
 
     def check(self, outputs: Iterable[Path]) -> None:
-        """Raise what refuses the manifests, before any work."""
+        """Raise errors that refuse the manifests, before any work."""
         for output in outputs:
             if isinstance(output, StorePath):
                 check_target(manifest_path(output), self.run.reads, self.run.overwrite)
                 continue
             first = output.name.removesuffix(".gguf") + "-00001-of-*.gguf"
-            beside = sorted(output.parent.glob(manifest_path(Path(first)).name))
-            for path in (manifest_path(output), *(beside if self.parameters.splitting != Splitting() else ())):
+            manifests = sorted(output.parent.glob(manifest_path(Path(first)).name))
+            for path in (manifest_path(output), *(manifests if self.parameters.splitting != Splitting() else ())):
                 check_target(path, self.run.reads, self.run.overwrite)
 
     def write(
@@ -89,10 +89,10 @@ class Recording:
         recipes: Sequence[Recipe | str],
         imatrix: PathLike | ImportanceMatrix | None = None,
     ) -> QuantizeReport:
-        """Write the manifest of each output when it has its name, and return the report with their paths.
+        """Write the manifest of each output when it has its name; return the report with their paths.
 
-        recipes: of each output, or the type of a plain conversion. Raises FileError, also where another program
-        replaced a file meanwhile.
+        recipes: of each output, or the type of a plain conversion. Raises FileError, also if another program replaced a
+        file meanwhile.
         """
         when_published(partial(self._write_all, report.outputs, recipes, imatrix))
         outputs = tuple(replace(output, manifest=manifest_path(output.file)) for output in report.outputs)
@@ -140,7 +140,7 @@ class Recording:
 
 
 def written_whole(path: Path, text: str, overwrite: bool = False, reads: InputFiles = NOTHING) -> None:
-    """Write a small file, or an object in a store, which appears whole or not at all. Raises FileError."""
+    """Write a small file, or an object in a store, which appears complete or not at all. Raises FileError."""
     if not isinstance(path, StorePath):
         with atomic_output(path, "w", overwrite, reads) as file:
             file.write(text)
@@ -161,8 +161,9 @@ def written_whole(path: Path, text: str, overwrite: bool = False, reads: InputFi
 def stored_records(
     file: GgufFile, threads: int | None = None, progress: Progress | None = None, fed: frozenset[str] = frozenset()
 ) -> tuple[tuple[FileRecord, ...], tuple[TensorRecord, ...]]:
-    """Digests of a file, or a split set, and of each tensor's bytes. fed: tensors encoded by texts. Raises
-    FileError.
+    """Return digests of a file, or a split set, and of each tensor's bytes. Raises FileError.
+
+    fed: tensors encoded on calibration texts.
     """
     whole = [ByteRange(part.path, 0, part.file_size, part.path.name) for part in file.parts]
     tensors = [(number, name) for number, part in enumerate(file.parts) for name in part.tensors]
@@ -171,19 +172,19 @@ def stored_records(
     files = tuple(
         FileRecord(part.path.name, part.file_size, digest) for part, digest in zip(file.parts, digests, strict=False)
     )
-    found = []
+    records = []
     for (number, name), each, digest in zip(tensors, ranges, digests[len(whole) :], strict=True):
         tensor = file.parts[number].tensors[name]
-        found.append(
+        records.append(
             TensorRecord(
                 name, number, each.begin, each.end - each.begin, tensor.format.name, tensor.shape, digest, name in fed
             )
         )
-    return files, tuple(found)
+    return files, tuple(records)
 
 
 def tensor_range(file: GgufFile, number: int, name: str) -> ByteRange:
-    """Where a tensor's bytes are in a shard."""
+    """Return the byte range of a tensor in a shard."""
     part = file.parts[number]
     begin = part.offsets[name]
     return ByteRange(part.path, begin, begin + part.tensors[name].nbytes, name)
@@ -196,7 +197,7 @@ def source_record(
     progress: Progress | None = None,
     largest: int | None = None,
 ) -> SourceRecord:
-    """The files of a model, with their digests; largest: of files with more bytes, none. Raises FileError."""
+    """Return the files of a model, with digests; largest: files with more bytes have none. Raises FileError."""
     name = public_name(source)
     if is_pinned(located(source)) and model.file is None:
         from ..io.checkpoint.remote import listed_files
@@ -208,21 +209,21 @@ def source_record(
         files = tuple(FileRecord(path.name, size_of(path)) for path in model.files)
         return SourceRecord("remote", name, tuple(sorted(files, key=lambda file: file.name)))
     if model.file is not None:
-        paths, kind = [part.path for part in model.file.parts], "gguf"
+        paths, source_type = [part.path for part in model.file.parts], "gguf"
     else:
-        paths, kind = [*model.files, *_small_files(model.path)], "checkpoint"
+        paths, source_type = [*model.files, *_small_files(model.path)], "checkpoint"
     ranges = [ByteRange(path, 0, size_of(path), path.name) for path in paths]
     hashed = [each for each in ranges if largest is None or each.end <= largest]
     digests = dict(zip((each.path for each in hashed), range_digests(hashed, threads, progress), strict=True))
     records = (FileRecord(_name_in(each.path, model.path), each.end, digests.get(each.path)) for each in ranges)
-    return SourceRecord(kind, name, tuple(sorted(records, key=lambda file: file.name)))
+    return SourceRecord(source_type, name, tuple(sorted(records, key=lambda file: file.name)))
 
 
 def _small_files(folder: Path) -> list[Path]:
-    """What of a checkpoint's folder decides keys: configuration, tokenizer, templates, model card."""
-    found = [path for path in folder.iterdir() if path.suffix in SMALL_SUFFIXES and path.is_file()]
+    """Return the files of a checkpoint's folder that decide keys: configuration, tokenizer, templates, model card."""
+    files = [path for path in folder.iterdir() if path.suffix in SMALL_SUFFIXES and path.is_file()]
     more = folder / TEMPLATES
-    return found + ([path for path in more.iterdir() if path.suffix == ".jinja"] if more.is_dir() else [])
+    return files + ([path for path in more.iterdir() if path.suffix == ".jinja"] if more.is_dir() else [])
 
 
 def _name_in(path: Path, folder: Path) -> str:
@@ -230,7 +231,7 @@ def _name_in(path: Path, folder: Path) -> str:
 
 
 def matrix_record(given: PathLike | ImportanceMatrix | None) -> MatrixRecord | None:
-    """An importance matrix: its file, where it is one, and a digest of its entries. Raises FileError."""
+    """Record an importance matrix: its file, if it is one, and a digest of its entries. Raises FileError."""
     if given is None:
         return None
     if isinstance(given, ImportanceMatrix):
@@ -240,27 +241,27 @@ def matrix_record(given: PathLike | ImportanceMatrix | None) -> MatrixRecord | N
 
 
 def values_digest(matrix: ImportanceMatrix) -> str:
-    """SHA-256 of what a matrix says of each weight, whatever file holds it."""
-    found = hashlib.sha256()
+    """Return the SHA-256 of a matrix's entries, in any file."""
+    digest = hashlib.sha256()
     for name, entry in sorted(matrix.entries.items()):
-        found.update(f"{name} {entry.sums.shape}\n".encode())
+        digest.update(f"{name} {entry.sums.shape}\n".encode())
         for values in (entry.sums, entry.counts):
-            found.update(np.ascontiguousarray(values, "<f4").tobytes())
-    return found.hexdigest()
+            digest.update(np.ascontiguousarray(values, "<f4").tobytes())
+    return digest.hexdigest()
 
 
 def text_records(calibration: Calibration) -> list[FileRecord]:
-    """The texts that weights were encoded by; those of the package too. Raises FileError."""
+    """Record the texts on which weights were encoded, the package's included. Raises FileError."""
     paths = [text.path for text in calibration.all_texts]
     return [FileRecord(path.name, size_of(path), file_digest(path)) for path in paths]
 
 
 def opened_file(file: PathLike) -> GgufFile:
-    """The GGUF file that is named, or a set's shards, also in a store. Raises OptionError, FileError."""
+    """Open the GGUF file that is named, or a set's shards, also in a store. Raises OptionError, FileError."""
     as_path(file, "the file")
     return open_gguf(located(file))
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file, or an object in a store. Raises FileError."""
+    """Return True if there is such a file, or object in a store. Raises FileError."""
     return version_now(path) is not None if isinstance(path, StorePath) else path.is_file()

@@ -1,1 +1,1 @@
-"""Which format each tensor gets: recipes, importance matrices, and the plan of an output."""
+"""Choose the format of each tensor: recipes, importance matrices, and plans of outputs."""

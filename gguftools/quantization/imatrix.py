@@ -1,7 +1,7 @@
-"""Importance matrices: how much each column of each weight matters, as measured on a text.
+"""Read, write, merge and check importance matrices: the importance of each column of each weight, measured on a text.
 
-An entry holds, for a weight and each of its experts, the sum of the squared inputs of every column and how many inputs
-there were; the importance of a column is their quotient. Two stored forms are in use: GGUF files, and the older `.dat`.
+An entry holds, for a weight and each of its experts, the sum of the squared inputs of every column and the number of
+inputs; the importance of a column is their quotient. Two file formats are in use: GGUF, and the older `.dat`.
 """
 
 import math
@@ -43,7 +43,7 @@ LONGEST_SHOWN = 80  # of a name that may be anything
 
 @dataclass(frozen=True)
 class Problem:
-    """Something wrong in an entry. columns: where; empty where it concerns whole experts.
+    """Describe a fault of an entry. columns: where; empty if it concerns whole experts.
 
     kind: "non-finite", "negative", "zero" (columns that never had an input), "unseen" (experts).
     """
@@ -63,9 +63,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class ImportanceMatrix:
-    """Entries by the name of the weight, and where they are from: chunks of a text, of `chunk_size` tokens each.
+    """Hold entries by the name of the weight, and their origin: chunks of a text, of `chunk_size` tokens each.
 
-    next_layers: how many of the last layers predict tokens after the next one, as far as the file says.
+    next_layers: the number of MTP layers at the end, as far as the file has it.
     """
 
     path: Path
@@ -76,7 +76,7 @@ class ImportanceMatrix:
     next_layers: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """The matrix in figures."""
+        """Return the matrix in figures, as `imatrix-info --json` prints it."""
         entries = summary(self)
         return {
             "file": str(self.path),
@@ -90,7 +90,7 @@ class ImportanceMatrix:
 
 
 def read_imatrix(path: PathLike) -> ImportanceMatrix:
-    """Read an importance matrix in either stored form. Raises FileError for anything else."""
+    """Read an importance matrix, GGUF or .dat. Raises FileError for anything else."""
     as_path(path, "the importance matrix")
     path = located(path)
     if isinstance(path, StorePath):
@@ -190,7 +190,7 @@ def _from_dat(path: Path, data: bytes) -> ImportanceMatrix:
 def write_imatrix(
     matrix: ImportanceMatrix, path: Path, overwrite: bool = False, reads: Iterable[PathLike] = ()
 ) -> None:
-    """Write a matrix: as `.dat` where the name ends so, else as GGUF. reads: what it is made of. Raises FileError."""
+    """Write a matrix as `.dat` if the name ends so, else as GGUF. reads: the files it is made of. Raises FileError."""
     read = NOTHING.also(reads)
     if path.suffix == ".dat":
         with atomic_output(path, overwrite=overwrite, reads=read) as file:
@@ -234,10 +234,10 @@ def _dat_pieces(matrix: ImportanceMatrix) -> Iterable[bytes]:
 
 
 def merge(matrices: Sequence[ImportanceMatrix]) -> ImportanceMatrix:
-    """The matrix that measuring all their texts at once would have given. Raises FileError where shapes differ.
+    """Return the matrix that measuring all their texts at once would have given. Raises FileError if shapes differ.
 
-    An entry of which one matrix has no sums of inputs, as those of the legacy form, has none. Chunks of other sizes
-    count as so many of the first one's size.
+    An entry has no sums of inputs if one of the matrices lacks them, as the legacy format. Chunks of other sizes are
+    counted in chunks of the first one's size.
     """
     if not matrices:
         raise OptionError("there is nothing to merge")
@@ -258,16 +258,16 @@ def merge(matrices: Sequence[ImportanceMatrix]) -> ImportanceMatrix:
 def _added(one: Entry, other: Entry, name: str, path: Path) -> Entry:
     one, other = _split_like(one, other), _split_like(other, one)
     if one.sums.shape != other.sums.shape:
-        found = f"{name!r} has shape {other.sums.shape}, before it was {one.sums.shape}"
-        raise FileError(f"{path}: {found}", hint="they are of different models")
+        shapes = f"{name!r} has shape {other.sums.shape}, before it was {one.sums.shape}"
+        raise FileError(f"{path}: {shapes}", hint="they are of different models")
     inputs = None if one.inputs is None or other.inputs is None else one.inputs + other.inputs
     return Entry(one.sums + other.sums, one.counts + other.counts, inputs)
 
 
 def _split_like(entry: Entry, other: Entry) -> Entry:
-    """An entry that counts all experts as one, as one with the experts of the other.
+    """Give an entry that counts all experts as one the experts of the other.
 
-    So does the legacy form, and llama-imatrix where a weight has a matrix for each head.
+    The legacy format counts so, and llama-imatrix for a weight with a matrix for each head.
     """
     experts = len(other.counts)
     if len(entry.counts) > 1 or experts == 1 or entry.sums.size != other.sums.size:
@@ -277,9 +277,9 @@ def _split_like(entry: Entry, other: Entry) -> Entry:
 
 
 def only(matrix: ImportanceMatrix, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> ImportanceMatrix:
-    """The entries whose names contain one of `include` (all, if empty) and none of `exclude`.
+    """Return the entries whose names contain one of `include` (all, if empty) and none of `exclude`.
 
-    Raises OptionError where both are given, or nothing is left.
+    Raises OptionError if both are given, or if nothing is left.
     """
     if include and exclude:
         raise OptionError("weights can be included or excluded, not both")
@@ -295,35 +295,35 @@ def only(matrix: ImportanceMatrix, include: Sequence[str] = (), exclude: Sequenc
 
 
 def problems(matrix: ImportanceMatrix) -> list[Problem]:
-    """Everything in a matrix that is not as it should be."""
-    found = []
+    """Return all faults of a matrix."""
+    faults = []
 
-    def note(name: str, kind: str, expert: int, wrong: NDArray[np.bool_]) -> None:
+    def note(name: str, fault: str, expert: int, wrong: NDArray[np.bool_]) -> None:
         if wrong.any():
-            found.append(Problem(name, kind, expert, tuple(map(int, np.flatnonzero(wrong)))))
+            faults.append(Problem(name, fault, expert, tuple(map(int, np.flatnonzero(wrong)))))
 
     for name, entry in matrix.entries.items():
         bad_counts = ~np.isfinite(entry.counts) | (entry.counts < 0)
         for expert, row in enumerate(entry.sums):
             if bad_counts[expert] and np.isfinite(row).all():
-                found.append(Problem(name, "non-finite", expert, (0,)))
+                faults.append(Problem(name, "non-finite", expert, (0,)))
             note(name, "non-finite", expert, ~np.isfinite(row))
             note(name, "negative", expert, row < 0)
             if entry.counts[expert] == 0:
-                found.append(Problem(name, "unseen", expert))
+                faults.append(Problem(name, "unseen", expert))
             else:
                 note(name, "zero", expert, row == 0)
-    return found
+    return faults
 
 
 def check(matrix: ImportanceMatrix) -> list[str]:
-    """Raise FileError for non-finite or negative values; return what else is worth a warning, one line each."""
-    found = problems(matrix)
-    fatal = [problem for problem in found if problem.kind in ("non-finite", "negative")]
+    """Raise FileError for non-finite or negative values; return other faults as warnings, one line each."""
+    faults = problems(matrix)
+    fatal = [problem for problem in faults if problem.kind in ("non-finite", "negative")]
     if fatal:
         more = f", and {len(fatal) - 1} more" if len(fatal) > 1 else ""
         raise FileError(f"{matrix.path}: {fatal[0]}{more}", hint="`gguftools imatrix-info` lists them; measure it anew")
-    zero = [str(problem) for problem in found if problem.kind == "zero"]
+    zero = [str(problem) for problem in faults if problem.kind == "zero"]
     if (rest := len(zero) - WARNINGS_SHOWN) > 0:
         zero[WARNINGS_SHOWN:] = [f"{rest} more have zero columns: `gguftools imatrix-info` lists them"]
     return zero
@@ -332,7 +332,7 @@ def check(matrix: ImportanceMatrix) -> list[str]:
 def usable_matrix(
     given: PathLike | ImportanceMatrix | None, include: Sequence[str] = (), exclude: Sequence[str] = ()
 ) -> tuple[ImportanceMatrix | None, list[str]]:
-    """The entries to use of a matrix or its file, and what is worth a warning. Raises OptionError, FileError."""
+    """Return the entries to use of a matrix or its file, and warnings. Raises OptionError, FileError."""
     if given is None:
         if include or exclude:
             raise OptionError("weights are included or excluded, but there is no importance matrix")
@@ -343,12 +343,11 @@ def usable_matrix(
 
 
 def importance_for(matrix: ImportanceMatrix, tensor: Tensor, allow_missing_experts: bool = False) -> Floats | None:
-    """The importance of a tensor's columns: float32 (experts, width), (1, width) for a matrix; None without an entry.
+    """Return the importance of a tensor's columns, float32 (experts, width); None without an entry.
 
-    Experts that were never used weigh every column alike; more than a twentieth of them is an error unless allowed.
-    Where so many columns in a row had no input that a block of them would be stored as zeros, they get the least
-    importance of the others.
-    Raises FileError for a size that is not the tensor's, or for too many unseen experts.
+    A matrix counts as one expert. The columns of unseen experts weigh alike; more than 5 % of such experts are an error
+    unless allowed. DEAD_COLUMNS consecutive columns without input, which would be encoded as zeros, get the smallest
+    importance of the others. Raises FileError for a size that is not the tensor's, or for too many unseen experts.
     """
     entry = matrix.entries.get(tensor.name)
     if entry is None:
@@ -367,17 +366,17 @@ def importance_for(matrix: ImportanceMatrix, tensor: Tensor, allow_missing_exper
         raise FileError(problem, hint)
     mean = entry.mean().reshape(experts, tensor.width)
     for row in mean:
-        least = row[row > 0].min() if row.any() else 1
+        smallest = row[row > 0].min() if row.any() else 1
         for start in range(0, len(row), DEAD_COLUMNS):
             group = row[start : start + DEAD_COLUMNS]
             if not group.any():
-                group[:] = least
+                group[:] = smallest
     return mean
 
 
 @dataclass(frozen=True)
 class EntrySummary:
-    """One entry in figures. importance: mean over experts and columns of the squared input."""
+    """Summarize an entry. importance: mean over experts and columns of the squared input."""
 
     name: str
     width: int
@@ -389,13 +388,13 @@ class EntrySummary:
 
 
 def summary(matrix: ImportanceMatrix) -> list[EntrySummary]:
-    """The entries of a matrix in figures, for people to look at; the most important first."""
-    found = []
+    """Summarize the entries of a matrix, the most important first."""
+    entries = []
     for name, entry in matrix.entries.items():
         finite = np.isfinite(entry.sums)
         seen = entry.counts > 0
         mean = np.where(finite, entry.mean(), 0)[seen]
-        found.append(
+        entries.append(
             EntrySummary(
                 name,
                 entry.sums.shape[1],
@@ -406,13 +405,13 @@ def summary(matrix: ImportanceMatrix) -> list[EntrySummary]:
                 float(mean.mean()) if mean.size else 0.0,
             )
         )
-    return sorted(found, key=lambda item: (-item.importance, item.name))
+    return sorted(entries, key=lambda item: (-item.importance, item.name))
 
 
 def layer_importance(entries: Sequence[EntrySummary]) -> dict[int, float]:
-    """Layer → sum of its entries' importance, the most important first; entries outside layers count as -1."""
-    found: dict[int, float] = {}
+    """Return layer → sum of its entries' importance, the most important first; -1: entries outside layers."""
+    layers: dict[int, float] = {}
     for entry in entries:
         layer = layer_of(entry.name)
-        found[layer] = found.get(layer, 0.0) + entry.importance
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+        layers[layer] = layers.get(layer, 0.0) + entry.importance
+    return dict(sorted(layers.items(), key=lambda item: (-item[1], item[0])))

@@ -1,4 +1,4 @@
-"""What is wrong with an importance matrix for a model, and how it may be filled where nothing or little was seen."""
+"""Check an importance matrix against a model, and fill entries that saw no or few inputs."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ ALIKE = (
 
 @dataclass(frozen=True)
 class Finding:
-    """severity: "error" or "warning". name: of the weight, "" for the matrix as a whole."""
+    """Describe a fault. severity: "error" or "warning". name: the weight, "" for the matrix as a whole."""
 
     severity: str
     name: str
@@ -38,11 +38,11 @@ class Finding:
 
 
 def examine(matrix: ImportanceMatrix, tensors: Mapping[str, Tensor] | None = None) -> list[Finding]:
-    """What is wrong with a matrix, errors first. tensors: of the model that it is for."""
-    found = [*_values(matrix), *_rows(matrix)]
+    """Return the faults of a matrix, errors first. tensors: of the model that it is for."""
+    findings = [*_values(matrix), *_rows(matrix)]
     if tensors is not None:
-        found += _of_model(matrix, tensors)
-    return sorted(found, key=lambda finding: finding.severity)
+        findings += _of_model(matrix, tensors)
+    return sorted(findings, key=lambda finding: finding.severity)
 
 
 def _values(matrix: ImportanceMatrix) -> Iterator[Finding]:
@@ -67,8 +67,8 @@ def _values(matrix: ImportanceMatrix) -> Iterator[Finding]:
             yield Finding("error", name, "sums of inputs are not finite")
             continue
         with np.errstate(over="ignore", invalid="ignore"):  # (sum x)² <= n · sum x²
-            most = entry.counts[:, None].astype(np.float64) * entry.sums
-            beyond = entry.inputs.astype(np.float64) ** 2 > 1.001 * most
+            limit = entry.counts[:, None].astype(np.float64) * entry.sums
+            beyond = entry.inputs.astype(np.float64) ** 2 > 1.001 * limit
         if beyond.any():
             yield Finding("error", name, f"{beyond.sum()} sums of inputs are larger than their squares' allow")
 
@@ -108,7 +108,7 @@ def _of_model(matrix: ImportanceMatrix, tensors: Mapping[str, Tensor]) -> Iterat
 
 
 def _wanted(tensors: Mapping[str, Tensor]) -> list[str]:
-    """The weights of layers that recipes quantize by importance."""
+    """Return the names of weights in layers that recipes quantize by importance."""
     names = []
     for name, tensor in tensors.items():
         in_layer = layer_of(name) >= 0 or ".blk." in name
@@ -122,33 +122,33 @@ def _some(items: Sequence[object]) -> str:
 
 
 def filled(
-    matrix: ImportanceMatrix, tensors: Mapping[str, Tensor] | None = None, least_rows: int = 0
+    matrix: ImportanceMatrix, tensors: Mapping[str, Tensor] | None = None, min_rows: int = 0
 ) -> tuple[ImportanceMatrix, list[str]]:
-    """A matrix that has more than was seen, and what was done, one line each.
+    """Fill a matrix; return it and what was done, one line each.
 
-    tensors: of the model; its weights without an entry take that of one with the same inputs, as a gate those of its
-    up projection. least_rows: experts that saw fewer inputs get as many as they lack, of the mean of all experts of
-    their weight: those that saw none become that mean. Raises OptionError for a number that is none.
+    tensors: of the model; its weights without an entry take that of a weight with the same inputs, such as a gate that
+    of its up projection. min_rows: experts that saw fewer inputs are filled up with the mean of all experts of their
+    weight; those that saw none become that mean. Raises OptionError for an invalid number.
     """
-    as_count(least_rows, "least_rows")
-    entries, said = dict(matrix.entries), []
+    as_count(min_rows, "min_rows")
+    entries, notes = dict(matrix.entries), []
     if tensors is not None:
         for name in _wanted(tensors):
             donor = None if name in entries else _donor(name, tensors[name], matrix)
             if donor is not None:
                 entries[name] = matrix.entries[donor]
-                said.append(f"{name} takes what {donor} saw: the inputs are the same")
+                notes.append(f"{name} takes what {donor} saw: the inputs are the same")
     for name, entry in entries.items():
-        short = entry.counts < least_rows
+        short = entry.counts < min_rows
         if len(entry.counts) == 1 or not short.any() or not (entry.counts > 0).any():
             continue
-        entries[name] = _shrunk(entry, least_rows)
+        entries[name] = _shrunk(entry, min_rows)
         unseen = len(entry.unseen)
-        said.append(
-            f"{name}: {short.sum()} of {len(entry.counts)} experts saw fewer than {least_rows} inputs ({unseen} none);"
+        notes.append(
+            f"{name}: {short.sum()} of {len(entry.counts)} experts saw fewer than {min_rows} inputs ({unseen} none);"
             f" the mean of all experts stands for the others"
         )
-    return replace(matrix, entries=entries), said
+    return replace(matrix, entries=entries), notes
 
 
 def _donor(name: str, tensor: Tensor, matrix: ImportanceMatrix) -> str | None:
@@ -163,9 +163,9 @@ def _donor(name: str, tensor: Tensor, matrix: ImportanceMatrix) -> str | None:
     return None
 
 
-def _shrunk(entry: Entry, least_rows: int) -> Entry:
+def _shrunk(entry: Entry, min_rows: int) -> Entry:
     counts = entry.counts.astype(np.float64)
-    lacking = np.maximum(0, least_rows - counts)[:, None]
+    lacking = np.maximum(0, min_rows - counts)[:, None]
 
     def shrunk(sums: Floats) -> Floats:
         seen = counts > 0

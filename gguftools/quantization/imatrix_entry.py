@@ -1,4 +1,4 @@
-"""An entry of an importance matrix: what was summed up of the inputs of one weight."""
+"""Define an entry of an importance matrix."""
 
 from typing import NamedTuple
 
@@ -9,10 +9,10 @@ Floats = NDArray[np.float32]
 
 
 class Entry(NamedTuple):
-    """What was measured for one weight.
+    """Hold the sums over the inputs of one weight.
 
-    sums: float32 (experts, width), of squared inputs; counts: float32 (experts,), inputs there were; inputs: as sums,
-    of the inputs themselves; None where the file has none of them, as the legacy form.
+    sums: float32 (experts, width), of squared inputs. counts: float32 (experts,), number of inputs. inputs: as sums, of
+    the inputs themselves; None if the file has none, as the legacy format.
     """
 
     sums: Floats
@@ -20,7 +20,7 @@ class Entry(NamedTuple):
     inputs: Floats | None = None
 
     def mean(self) -> Floats:
-        """float32 (experts, width): the importance of each column; ones for experts that saw no input."""
+        """Return the importance of each column, float32 (experts, width); ones for experts that saw no input."""
         seen = self.counts > 0
         mean = np.ones_like(self.sums)
         np.divide(self.sums, self.counts[:, None], out=mean, where=seen[:, None])
@@ -28,5 +28,5 @@ class Entry(NamedTuple):
 
     @property
     def unseen(self) -> list[int]:
-        """Experts without a single input."""
+        """Return the experts without inputs."""
         return [int(i) for i in np.flatnonzero(~(self.counts > 0))]

@@ -1,7 +1,7 @@
-"""Figures of an importance matrix: how the inputs of each weight are spread, and how they change from layer to layer.
+"""Compute statistics of an importance matrix: the spread of each weight's inputs, and their change between layers.
 
-They are those that `llama-imatrix --show-statistics` prints and stores in files (b11434), by its definitions. For
-choosing the types of tensors they say little (ik_llama.cpp, discussion 2361).
+They are those that `llama-imatrix --show-statistics` prints and stores in files (b11434), by its definitions. They say
+little about the best types of tensors (ik_llama.cpp, discussion 2361).
 """
 
 import math
@@ -32,18 +32,18 @@ FIGURES = (
     "pearson",
     "covariance",
 )
-LEAST = 1e-10  # a sum, spread or share below it counts as none
+EPSILON = 1e-10  # a sum, spread or share below it counts as none
 LAYER = re.compile(r"(?<!\w)blk\.(\d+)(?!\w)")
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Figures of one weight's inputs, in the order of FIGURES; None where one is not defined.
+    """Hold statistics of one weight's inputs, in the order of FIGURES; None if one is not defined.
 
     Over the columns of all experts that saw inputs: energy: sum of the mean squares; mean, deviation, skewness and
-    excess kurtosis of the mean inputs (of the mean squares where the matrix has no sums of inputs); elements: columns;
-    entropy: of the shares in the energy, as a share of the largest there can be. Beside the same weight of the nearest
-    layer before: gain: quotient of the root mean squares; distance, cosine, pearson, covariance of the mean inputs.
+    excess kurtosis of the mean inputs (of the mean squares if the matrix has no sums of inputs); elements: columns;
+    entropy: of the columns' shares of the energy, divided by its maximum. Compared with the same weight of the nearest
+    earlier layer: gain: quotient of the root mean squares; distance, cosine, pearson, covariance of the mean inputs.
     """
 
     energy: float
@@ -60,7 +60,7 @@ class Statistics:
     covariance: float | None = None
 
     def as_stored(self) -> Floats:
-        """float32 (12,), as a file has them: NaN for what is not defined."""
+        """Return float32 (12,), as a file has them: NaN for undefined ones."""
         stored = replace(self, entropy=None if self.entropy is None else 100 * self.entropy)  # per cent in a file
         values = [getattr(stored, field.name) for field in fields(stored)]
         return np.array([np.nan if value is None else value for value in values], np.float32)
@@ -68,7 +68,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """The same of all weights of a layer together, beside the layers before."""
+    """Hold the statistics of all weights of a layer, compared with the layers before."""
 
     energy: float
     gain: float | None = None
@@ -80,13 +80,13 @@ class LayerStatistics:
 
 @dataclass(frozen=True)
 class MatrixStatistics:
-    """Of a whole matrix: by the name of the weight, those of a layer side by side, and by layer."""
+    """Hold the statistics of a matrix by weight, in the order of layers, and by layer."""
 
     tensors: dict[str, Statistics]
     layers: dict[int, LayerStatistics]
 
     def as_dict(self) -> dict[str, Any]:
-        """Lists of plain data."""
+        """Return lists of plain data."""
         return {
             "tensors": [{"name": name} | asdict(each) for name, each in self.tensors.items()],
             "layers": [{"layer": layer} | asdict(each) for layer, each in self.layers.items()],
@@ -95,7 +95,7 @@ class MatrixStatistics:
 
 @dataclass
 class _Sums:
-    """Of pairs of columns, a weight's and the earlier one's; added up for a layer."""
+    """Sum over pairs of columns, a weight's and the earlier one's; added up for a layer."""
 
     pairs: int = 0
     products: float = 0.0
@@ -130,31 +130,31 @@ def _quotient(product: float, one: float, other: float) -> float | None:
 
 
 def statistics(entries: Mapping[str, Entry], next_layers: int = 0) -> MatrixStatistics:
-    """The figures of a matrix. next_layers: how many of the last layers predict tokens after the next one.
+    """Compute the statistics of a matrix. next_layers: the number of MTP layers at the end.
 
-    Those layers are compared with each other alone. Weights without a finite value have no figures.
+    MTP layers are compared only with each other. Weights without a finite value have no statistics.
     """
     # what is not finite is left out, and named by `problems`
     with np.errstate(over="ignore", invalid="ignore"):
-        own = {name: found for name, entry in entries.items() if (found := _own(entry)) is not None}
+        own = {name: figures for name, entry in entries.items() if (figures := _own(entry)) is not None}
         first = _first_next_layer(own, next_layers)
         tensors: dict[str, Statistics] = {}
         layers: dict[int, tuple[float, _Sums]] = {}
         for name in sorted(own, key=lambda name: (_layer(name), name)):
-            layer, found = _layer(name), own[name]
+            layer, figures = _layer(name), own[name]
             sums = _compared(name, entries, own, first)
-            tensors[name] = found if sums is None else _beside(found, sums)
+            tensors[name] = figures if sums is None else _with_comparison(figures, sums)
             if 0 <= layer < math.inf:
                 energy, total = layers.setdefault(int(layer), (0.0, _Sums()))
                 total.add(sums or _Sums())
-                layers[int(layer)] = energy + found.energy, total
-    return MatrixStatistics(tensors, {layer: _of_layer(*found) for layer, found in layers.items()})
+                layers[int(layer)] = energy + figures.energy, total
+    return MatrixStatistics(tensors, {layer: _of_layer(*figures) for layer, figures in layers.items()})
 
 
 def _layer(name: str) -> float:
-    """Infinity for what is in no layer."""
-    found = LAYER.search(name)
-    return int(found[1]) if found else math.inf
+    """Return the layer in a name; infinity outside layers."""
+    match = LAYER.search(name)
+    return int(match[1]) if match else math.inf
 
 
 def _first_next_layer(names: Mapping[str, Statistics], next_layers: int) -> float:
@@ -176,13 +176,13 @@ def _own(entry: Entry) -> Statistics | None:
     off = values - values.mean()
     variance = float((off**2).mean())
     deviation, skewness, kurtosis = math.sqrt(variance), 0.0, 0.0
-    if deviation > LEAST:
+    if deviation > EPSILON:
         skewness = float((off**3).mean()) / (variance * deviation)
         kurtosis = float((off**4).mean()) / variance**2 - 3
     entropy, energy = 0.0, float(squares[squares > 0].sum())
     if energy > 0:
         shares = squares / energy
-        shares = shares[shares > LEAST]
+        shares = shares[shares > EPSILON]
         entropy = float(-(shares * np.log2(shares)).sum())
     return Statistics(
         float(squares.sum()),
@@ -198,12 +198,12 @@ def _own(entry: Entry) -> Statistics | None:
 def _compared(
     name: str, entries: Mapping[str, Entry], own: Mapping[str, Statistics], first_next: float
 ) -> _Sums | None:
-    """Sums over the columns of a weight and of the same one in the nearest layer before; None where there is none."""
+    """Sum over the columns of a weight and of the same one in the nearest earlier layer; None if there is none."""
     layer = _layer(name)
     if layer in (0, first_next, math.inf):
         return None
-    least = int(first_next) if layer > first_next else 0
-    names = (LAYER.sub(f"blk.{earlier}", name, count=1) for earlier in range(int(layer) - 1, least - 1, -1))
+    first_layer = int(first_next) if layer > first_next else 0
+    names = (LAYER.sub(f"blk.{earlier}", name, count=1) for earlier in range(int(layer) - 1, first_layer - 1, -1))
     earlier = next((each for each in names if each in own), None)
     if earlier is None:
         return None
@@ -234,7 +234,7 @@ def _compared(
 
 
 def _means(entry: Entry, by_inputs: bool) -> Doubles:
-    """Mean inputs or mean squares, float64 (experts × width,), rounded to float32 as the reference has them."""
+    """Return mean inputs or mean squares, float64 (experts × width,), rounded to float32 as in the reference."""
     values = entry.inputs if by_inputs and entry.inputs is not None else entry.sums
     scale = np.float32(1) / np.where(entry.counts > 0, entry.counts, np.float32(np.nan))
     means: Doubles = (values * scale[:, None]).astype(np.float64).reshape(-1)
@@ -244,12 +244,12 @@ def _means(entry: Entry, by_inputs: bool) -> Doubles:
 def _gain(sums: _Sums) -> float | None:
     if sums.energy < 0 or sums.earlier_energy < 0:
         return None  # sums of squares that are none, which `problems` names
-    if sums.earlier_energy > LEAST:
+    if sums.earlier_energy > EPSILON:
         return math.sqrt(sums.energy / sums.elements) / math.sqrt(sums.earlier_energy / sums.earlier_elements)
-    return 1.0 if sums.energy <= LEAST else None
+    return 1.0 if sums.energy <= EPSILON else None
 
 
-def _beside(own: Statistics, sums: _Sums) -> Statistics:
+def _with_comparison(own: Statistics, sums: _Sums) -> Statistics:
     covariance = sums.covariance / sums.pairs if sums.pairs > 1 else None
     return Statistics(
         own.energy,

@@ -1,4 +1,4 @@
-"""What is asked of a quantization beside recipe, matrix and texts: one object, made once and passed whole."""
+"""Options of a quantization besides recipe, matrix and texts: one object, made once and passed on."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from .recipes import Options
 
 
 class Splitting(NamedTuple):
-    """Into which files an output goes. keep: the source's shards. max_bytes: of tensor data of a file."""
+    """Choose the files of an output. keep: the source's shards. max_bytes: of tensor data of a file."""
 
     keep: bool = False
     max_bytes: int | None = None
@@ -22,19 +22,17 @@ class Splitting(NamedTuple):
 
 @dataclass(frozen=True)
 class QuantizeOptions:
-    """What an output gets beside what its recipe says.
+    """Options of an output besides its recipe.
 
-    rules: regular expression → format, such as {"attn_v": "Q8_0"}; the first that is found in a tensor's name decides.
+    rules: regular expression → format, such as {"attn_v": "Q8_0"}; the first that matches a tensor's name decides.
     pure: the recipe's main format for every tensor. output_type, token_embedding_type: formats of output.weight and
-    token_embd.weight. leave_output: keep output.weight as it is.
-    prune_layers: layers to leave out; the rest is renumbered. override: metadata to set, plain data or Values; new:
-    also keys that no program is known to read.
-    include_weights, exclude_weights: parts of names, whose entries of the importance matrix alone, or not, are used.
-    allow_missing_experts: go on where the matrix has no data of many experts.
-    keep_split: a shard for each of the source's. max_size, max_tensors: bytes of tensor data, tensors of a shard.
-    allow_requantize: also encode again what is quantized. no_fallback: raise FormatError where a tensor cannot have its
-    recipe's format. check_tensors: first look for NaN everywhere.
-    Raises OptionError for rules and numbers that mean nothing.
+    token_embd.weight. leave_output: keep output.weight as it is. prune_layers: layers to leave out; the rest is
+    renumbered. override: metadata to set, plain data or Values; new: also unknown keys. include_weights,
+    exclude_weights: parts of names; only these, or all but these, entries of the importance matrix are used.
+    allow_missing_experts: go on if the matrix has no data for many experts. keep_split: a shard for each of the
+    source's. max_size, max_tensors: bytes of tensor data, tensors of a shard. allow_requantize: also encode quantized
+    tensors again. no_fallback: raise FormatError if a tensor cannot have its recipe's format. check_tensors: first look
+    for NaN in all tensors. Raises OptionError for invalid rules and numbers.
     """
 
     rules: Mapping[str, str] | Iterable[tuple[str, str]] = ()
@@ -66,7 +64,7 @@ class QuantizeOptions:
 
     @cached_property
     def formats(self) -> Options:
-        """What chooses formats."""
+        """Return the options that choose formats."""
         return Options(
             self.pure, self.output_type, self.token_embedding_type, self.leave_output, tuple(pairs(self.rules))
         )
@@ -77,16 +75,19 @@ class QuantizeOptions:
 
     @property
     def overrides(self) -> Mapping[str, Any]:
-        """Metadata to set, by key. Raises OptionError for what is no mapping."""
+        """Return the metadata to set, by key. Raises OptionError unless it is a mapping."""
         return as_mapping(self.override, "override")
 
 
 def pairs(rules: Mapping[str, str] | Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Rules as (regular expression, format). Raises OptionError for what is neither a mapping nor pairs of texts."""
+    """Return rules as (regular expression, format).
+
+    Raises OptionError unless they are a mapping or pairs of strings.
+    """
     if not isinstance(rules, Iterable):
         raise wrong("rules", rules, "a mapping of regular expressions to formats")
-    found = tuple(rules.items() if isinstance(rules, Mapping) else rules)
-    for rule in found:
+    items = tuple(rules.items() if isinstance(rules, Mapping) else rules)
+    for rule in items:
         if not isinstance(rule, tuple) or len(rule) != 2 or not all(isinstance(each, str) for each in rule):
             raise OptionError(f"rules has {rule!r}; a regular expression and a format were expected")
-    return found
+    return items

@@ -1,4 +1,4 @@
-"""Outputs of a run: where they go, whether there is room, and their writing and report."""
+"""Write the outputs of a run: choose paths, check space, write and report."""
 
 import re
 import time
@@ -16,7 +16,7 @@ from ..io.stores.path import StorePath
 from ..writing.options import WriteOptions
 from ..writing.pipeline import FilePlan, Resumable, WriteResult, scan, write_files
 from ..writing.report import OutputReport, QuantizeReport, TensorReport
-from ..writing.resume import ENCODED, PARTIAL, fingerprint, idle_resume, left_behind, stored_bytes
+from ..writing.resume import ENCODED, PARTIAL, fingerprint, resume_warnings, stored_bytes, unfinished_warnings
 from ..writing.whole_files import are_written_elsewhere, write_files_elsewhere
 from ..writing.work_plan import plan_work
 from .planning import Planned, Planner
@@ -35,21 +35,20 @@ def write_recipes(
     run: WriteOptions,
     encode: EncodeAhead | None = None,
 ) -> QuantizeReport:
-    """Write a file for each recipe in one pass; with `planner.dry_run` say only what would be written.
+    """Write a file for each recipe in one pass; with `planner.dry_run` only report what would be written.
 
-    encode: encodes tensors of an output before it is
-    written, and keeps them until then.
-    Raises OptionError, FormatError, FileError, before any work where they can be known then.
+    encode: encodes tensors of an output before it is written, and keeps them until then. Raises OptionError,
+    FormatError, FileError, before any work if possible.
     """
     planned = [planner.plan(recipe, path) for recipe, path in zip(recipes, paths, strict=True)]
     warnings = planner.warnings
     targets = [file.path for p in planned for file in p.files]
-    warnings += idle_resume(targets, run.resume)
-    warnings += left_behind(targets, run.resume, (ENCODED,) if encode else ())
+    warnings += resume_warnings(targets, run.resume)
+    warnings += unfinished_warnings(targets, run.resume, (ENCODED,) if encode else ())
     free = check_outputs(planned, run.reads, run.overwrite or planner.dry_run, run.resume)
     if planner.dry_run or run.cost_model is not None:
         return _planned(planned, run, free, warnings)
-    begun = sum(stored_bytes(path.with_name(path.name + kind)) for path in targets for kind in (PARTIAL, ENCODED))
+    begun = sum(stored_bytes(path.with_name(path.name + suffix)) for path in targets for suffix in (PARTIAL, ENCODED))
     needed = sum(p.nbytes for p in planned) * (2 if encode else 1)  # what is encoded ahead stays until it is written
     if needed > free + begun:
         folder = planned[0].files[0].path.parent
@@ -72,9 +71,9 @@ def write_file(
     warnings: Sequence[str] = (),
     choices: Mapping[str, Choice] = {},
 ) -> QuantizeReport:
-    """Write one planned file; `name`, such as "BF16", is what its report calls it. Raises FileError, FormatError.
+    """Write one planned file. name: of its type in the report, such as "BF16". Raises FileError, FormatError.
 
-    choices: why tensors have the formats that they have, for the report.
+    choices: reasons for the formats of tensors, for the report.
     """
     if run.writes_nothing:
         return _planned([Planned(name, (file,), choices)], run, free_bytes(file.path), list(warnings))
@@ -84,7 +83,7 @@ def write_file(
 
 
 def _planned(planned: Sequence[Planned], run: WriteOptions, free: int, warnings: list[str]) -> QuantizeReport:
-    """What would be written, and what that would take."""
+    """Report what would be written, and with a cost model what that would take."""
     report = _report(planned, None, free, warnings)
     if run.cost_model is None:
         return report
@@ -99,7 +98,7 @@ def _write(
     warnings: list[str],
     before: float = 0,
 ) -> QuantizeReport:
-    """before: seconds that were spent already."""
+    """Write the planned outputs. before: seconds spent already."""
     files = [file for p in planned for file in p.files]
     if run.executor is not None and run.source is not None and are_written_elsewhere(files, run.executor, run.source):
         outcome = write_files_elsewhere(files, run.executor, run.source, run, resumable)
@@ -109,13 +108,16 @@ def _write(
 
 
 def output_paths(source: Path, recipes: Sequence[Recipe], output: PathLike | None) -> list[Path]:
-    """A file for each recipe. Raises OptionError for one file and several recipes, FileError for a missing folder."""
+    """Return a file for each recipe.
+
+    Raises OptionError for one file and several recipes, FileError for a missing folder.
+    """
     resolved = source.resolve()
     shard_name = SHARD_NAME.fullmatch(source.name)
     is_folder = source.is_dir() or (source.suffix != ".gguf" and not source.exists())  # one in a store isn't there
     stem = shard_name["prefix"] if shard_name else resolved.name if is_folder else source.stem
     model = MODEL_SUFFIX.sub("", stem) or stem
-    folder = output if output is not None else _beside(resolved)
+    folder = output if output is not None else _default_folder(resolved)
     paths = list(dict.fromkeys(output_path(folder, f"{model}-{recipe.name}.gguf") for recipe in recipes))
     if len(paths) < len(recipes):
         problem = f"{len(recipes)} recipes need a folder to be written to; {paths[0]} is none"
@@ -123,17 +125,17 @@ def output_paths(source: Path, recipes: Sequence[Recipe], output: PathLike | Non
     return paths
 
 
-def _beside(source: Path) -> PathLike:
-    """The folder of a file; the current one, where nothing can be written beside what is read over the network."""
+def _default_folder(source: Path) -> PathLike:
+    """Return the folder of a source, or the current one if nothing can be written there."""
     if isinstance(source, StorePath):
         return f"{source.parent}/" if source.is_writable else "."
     return source.parent if source.parent.is_dir() else "."
 
 
 def check_outputs(planned: Sequence[Planned], reads: InputFiles, overwrite: bool, resume: bool = False) -> int:
-    """Bytes free where the outputs go. Raises an error where one would replace a source or another output.
+    """Return the bytes free for the outputs. Raises an error if one would replace a source or another output.
 
-    resume: what is in a store already may be what an interrupted run wrote.
+    resume: an object in a store may be what an interrupted run wrote.
     """
     seen: set[Path] = set()
     for file in (file for p in planned for file in p.files):

@@ -1,4 +1,4 @@
-"""The types of a plain conversion, F32, F16, BF16 and Q8_0: what a converter makes of each tensor."""
+"""Plan a plain conversion to F32, F16, BF16 or Q8_0, with the formats of the reference's converter."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -20,19 +20,19 @@ QUANTIZATION_VERSION = 2  # of the block formats, `general.quantization_version`
 
 
 def checkpoint_type(tensors: Iterable[Tensor], packed: bool) -> str:
-    """What most weights of a checkpoint are stored in; BF16 where GGUF has no such, or they are quantized (packed)."""
+    """Return the type of most weights of a checkpoint; BF16 if GGUF lacks it, or for prequantized weights (packed)."""
     if packed:
         return "BF16"
     sizes: Counter[str] = Counter()
     for tensor in tensors:
         if len(tensor.shape) > 1:
             sizes[tensor.format.name] += tensor.size
-    most = sizes.most_common(1)[0][0] if sizes else "F32"
-    return most if most in ("F32", "F16", "BF16") else "BF16"
+    main_type = sizes.most_common(1)[0][0] if sizes else "F32"
+    return main_type if main_type in ("F32", "F16", "BF16") else "BF16"
 
 
 def converted_format(tensor: Tensor, outtype: str, keep: tuple[str, ...] = (), fixed: Mapping[str, str] = {}) -> Format:
-    """What a tensor is stored as in a conversion to one of FILE_TYPES. keep, fixed: as in `Origin`."""
+    """Return the format of a tensor in a conversion to one of FILE_TYPES. keep, fixed: as in `Origin`."""
     if tensor.format.is_quantized or tensor.format.name in ("I32", "I64"):  # ids of tokens, experts
         return tensor.format  # a checkpoint that already has ggml's blocks (MXFP4) goes over without loss
     if fixed and (of_encoder := encoder_format(tensor.name, tensor.shape, fixed, outtype)):
@@ -47,22 +47,22 @@ def converted_format(tensor: Tensor, outtype: str, keep: tuple[str, ...] = (), f
 def plan_conversion(
     path: Path, metadata: Metadata, tensors: Iterable[Tensor], origin: Origin, outtype: str, reserve: int = 0
 ) -> FilePlan:
-    """The file that a plain conversion of a checkpoint to one of FILE_TYPES writes."""
+    """Plan the file of a plain conversion of a checkpoint to one of FILE_TYPES."""
     items = tuple(Item(tensor, converted_format(tensor, outtype, origin.float32, origin.fixed)) for tensor in tensors)
     typed = with_file_type(metadata, file_type(items, outtype))
     return FilePlan(path, typed, items, reserve=reserve, magic=origin.magic)
 
 
 def file_type(items: Iterable[Item], outtype: str) -> int:
-    """`general.file_type` of a conversion; experts that came as MXFP4 make it that of the recipe for them."""
+    """Return `general.file_type` of a conversion; experts in MXFP4 make it that of their recipe."""
     has_mxfp4 = any(item.format.name == "MXFP4" for item in items)
     return RECIPES["MXFP4_MOE"].file_type or 0 if has_mxfp4 and outtype != "Q8_0" else FILE_TYPES[outtype]
 
 
 def with_file_type(metadata: Metadata, number: int) -> Metadata:
-    """A copy that says which type the file is of, in the places where llama.cpp's converter says so.
+    """Return a copy with the file type, at the place where llama.cpp's converter writes it.
 
-    Where the metadata has that already, the place is kept.
+    If the metadata has it already, it keeps its place.
     """
     new = Metadata()
     pending = {"general.file_type": number, "general.quantization_version": QUANTIZATION_VERSION}

@@ -1,4 +1,4 @@
-"""What a quantized output will be: formats, importance, metadata, shards; all known, and refused, before any work."""
+"""Plan a quantized output: formats, importance, metadata, shards; all is checked before any work."""
 
 import shlex
 from collections import Counter
@@ -30,7 +30,7 @@ PROVENANCE_BYTES = 127  # longest string of provenance that the reference writes
 
 
 class Planned(NamedTuple):
-    """One recipe's output before it is written: its files, and what was chosen for each tensor."""
+    """Hold one recipe's output before it is written: its files, and the choice for each tensor."""
 
     name: str
     files: tuple[FilePlan, ...]
@@ -43,7 +43,7 @@ class Planned(NamedTuple):
 
 
 class PrunedModel(NamedTuple):
-    """A model some of whose layers are left out: its metadata, and its tensors under their new names."""
+    """Hold a model without some layers: its metadata, and its tensors under their new names."""
 
     metadata: Metadata
     tensors: dict[str, Tensor]
@@ -52,11 +52,10 @@ class PrunedModel(NamedTuple):
 
 @dataclass(frozen=True)
 class Planner:
-    """Decides what every tensor of an output becomes, and refuses what cannot be.
+    """Choose the format of every tensor of an output, and refuse what cannot be done.
 
-    dry_run: warn of what a permission or a matrix would mend, where otherwise it is an error. rules_alone: rules change
-    what is there, whatever the recipe. restated: formats of forks were replaced. warnings:
-    what the user should hear of, added to with every plan.
+    dry_run: warn of what a permission or a matrix would solve, instead of raising. only_rules: rules change formats, no
+    recipe does. restated: formats of forks were replaced. warnings: for the user, added to with every plan.
     """
 
     source: Metadata
@@ -67,17 +66,17 @@ class Planner:
     reserve: int = 0
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
-    rules_alone: bool = False
+    only_rules: bool = False
     restated: bool = False
     _importances: dict[str, Floats | None] = field(default_factory=dict)
 
     def plan(self, recipe: Recipe, path: Path) -> Planned:
-        """Raises OptionError, FormatError, FileError for what cannot be done."""
+        """Plan the output of a recipe. Raises OptionError, FormatError, FileError for what cannot be done."""
         tensors = self.layers.tensors
         triples = [(name, tensor.shape, tensor.format) for name, tensor in tensors.items()]
         choices = (
             recipes.choose_by_rules(triples, self.options.formats.rules)
-            if self.rules_alone
+            if self.only_rules
             else recipes.choose(recipe, triples, self.facts, self.matrix is not None, self.options.formats)
         )
         self._warn_of_idle_options(recipe, choices)
@@ -107,11 +106,11 @@ class Planner:
 
     @cached_property
     def facts(self) -> ModelFacts:
-        """Of the whole model, without layers left out: the reference counts so."""
+        """Return the facts of the whole model, pruned layers included, as the reference counts."""
         return model_facts(_overridden(self.source, self.options.overrides))
 
     def check_overrides(self) -> None:
-        """Raise OptionError for keys that nothing reads (unless new ones are wanted) or values they cannot have."""
+        """Raise OptionError for unknown keys (unless new ones are allowed) and for values that they cannot have."""
         before = self.source
         after = _overridden(before, self.options.overrides)
         architecture = architecture_of(after)
@@ -148,7 +147,7 @@ class Planner:
             self.warnings.append("there is no token_embd.weight: its format is not used")
 
     def _check(self, recipe: Recipe, encoded: Sequence[Choice], needing: Sequence[Choice]) -> None:
-        """Refuse to encode again, to fall back, and to leave without importance what needs it, unless it is wanted."""
+        """Refuse to encode again, to fall back, and to go without required importance, unless allowed."""
         again = [choice for choice in encoded if self.layers.tensors[choice.name].format.is_quantized]
         if again and not self.options.allow_requantize:
             first, stored = again[0], self.layers.tensors[again[0].name].format.name
@@ -181,11 +180,11 @@ class Planner:
         self.warnings.append(f"{problem} ({hint})")
 
     def metadata(self, recipe: Recipe) -> Metadata:
-        """The source's pairs, and behind them those that say what was done: the order that llama.cpp writes."""
+        """Return the source's pairs, followed by those about the quantization, in llama.cpp's order."""
         new = without_split_keys(self.layers.metadata)
         _append(new, "general.quantization_version", QUANTIZATION_VERSION)
-        said = Metadata() if self.restated else self.source
-        number = recipe.file_type if recipe.file_type is not None else _own_file_type(said, self.layers.tensors)
+        stated = Metadata() if self.restated else self.source
+        number = recipe.file_type if recipe.file_type is not None else _own_file_type(stated, self.layers.tensors)
         _append(new, "general.file_type", number)
         new = _overridden(new, self.options.overrides)
         if self.matrix is not None:
@@ -203,13 +202,13 @@ class Planner:
 
 
 def _append(metadata: Metadata, key: str, value: Any) -> None:
-    """Set a key as llama.cpp does: it goes behind all others, also where it was there before."""
+    """Set a key as llama.cpp does: at the end, even if it was there before."""
     metadata.pop(key, None)
     metadata[key] = value
 
 
 def _overridden(metadata: Metadata, overrides: Mapping[str, Any]) -> Metadata:
-    """Metadata with other values: an integer stays of the type it was, plain data gets the type that its key has."""
+    """Return metadata with other values: integers keep their type, plain data gets the type of its key."""
     new = metadata.copy()
     for key, data in overrides.items():
         value = data if isinstance(data, Value) else value_of(key, data, metadata.type_for(key, data))
@@ -223,18 +222,22 @@ def _cut(text: str) -> str:
 
 
 def _own_file_type(metadata: Metadata, tensors: Mapping[str, Tensor]) -> int:
-    """The source's file type; where it has none, that of its most frequent format, marked as guessed."""
+    """Return the source's file type; without one, that of its most frequent format, marked as guessed."""
     if "general.file_type" in metadata:
         return int(metadata["general.file_type"])
     counts = Counter(tensors[name].format.name for name in visit_order(tensors))
-    most = counts.most_common(1)[0][0] if counts else "F32"
-    medium = f"{most}_M" if most in ("Q3_K", "Q4_K", "Q5_K") else "MXFP4_MOE" if most == "MXFP4" else most
-    number = RECIPES[medium].file_type if medium in RECIPES else 0
+    main_format = counts.most_common(1)[0][0] if counts else "F32"
+    usual = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "MXFP4_MOE"}
+    name = usual.get(main_format, main_format)
+    number = RECIPES[name].file_type if name in RECIPES else 0
     return (number or 0) + GUESSED
 
 
 def without_layers(metadata: Metadata, tensors: Mapping[str, Tensor], dropped: Sequence[int]) -> PrunedModel:
-    """The model without some layers, the others renumbered. Raises OptionError for a layer that there is not."""
+    """Return the model without some layers, the others renumbered.
+
+    Raises OptionError for a layer that does not exist.
+    """
     tensors = {name: _without_outer_ones(tensor) for name, tensor in tensors.items()}
     if not dropped:
         return PrunedModel(metadata, tensors)
@@ -255,7 +258,7 @@ def without_layers(metadata: Metadata, tensors: Mapping[str, Tensor], dropped: S
 
 
 def _without_outer_ones(tensor: Tensor) -> Tensor:
-    """With the dimensions that ggml counts: llama.cpp's quantizer stores (1, 128) as (128,)."""
+    """Drop outer dimensions of 1: llama.cpp's quantizer stores (1, 128) as (128,)."""
     if tensor.shape[:1] != (1,):
         return tensor
     outer = next((i for i, size in enumerate(tensor.shape[:-1]) if size != 1), len(tensor.shape) - 1)
@@ -263,11 +266,11 @@ def _without_outer_ones(tensor: Tensor) -> Tensor:
 
 
 def _fewer_layers(metadata: Metadata, layers: int, kept: Sequence[int]) -> Metadata:
-    """Metadata of the pruned model: the count of layers, and every list that has an item for each."""
+    """Return metadata of the pruned model: its layer counts, and lists with an item for each layer."""
     new = metadata.copy()
     prefix = f"{metadata.get('general.architecture', '')}."
-    further = metadata.get(f"{prefix}nextn_predict_layers", 0)  # the last ones, which lists may leave out
-    trunk = layers - further if isinstance(further, int) else layers
+    mtp_count = metadata.get(f"{prefix}nextn_predict_layers", 0)  # the last ones, which lists may leave out
+    trunk = layers - mtp_count if isinstance(mtp_count, int) else layers
     for key in metadata:
         if not key.startswith(prefix):
             continue
@@ -288,7 +291,7 @@ def _fewer_layers(metadata: Metadata, layers: int, kept: Sequence[int]) -> Metad
 
 
 def shard(items: Sequence[Item], origin: Origin, layers: PrunedModel, splitting: Splitting) -> list[list[Item]]:
-    """Items of each file; where shards are kept, as in the source. Raises OptionError for ways that contradict."""
+    """Distribute items over files; with `keep`, as in the source. Raises OptionError for contradicting options."""
     if not splitting.keep:
         return filled(items, lambda item: item.nbytes, splitting.max_bytes, splitting.max_tensors)
     if splitting.max_bytes or splitting.max_tensors:

@@ -1,7 +1,7 @@
-"""Recipes as text files: a rule for each tensor, which `llama-quantize --tensor-type-file` reads as well.
+"""Read and write recipes as text files: a rule for each tensor, as for `llama-quantize --tensor-type-file`.
 
 That program takes every word for a rule and knows no comments. So a remark is a word that begins with `#`, has no
-spaces, and ends as a rule does: it is one that matches no tensor.
+spaces, and ends like a rule: a rule that matches no tensor.
 """
 
 import re
@@ -19,21 +19,21 @@ ODD = re.compile(r"[^\w.,:;%/-]+", re.ASCII)  # what a remark must not have: spa
 
 
 def rules_for(formats: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """A rule for each tensor that matches its name alone."""
+    """Return a rule for each tensor that matches only its name."""
     return tuple((f"^{re.escape(name)}$", form) for name, form in formats.items())
 
 
 def recipe_text(rules: Iterable[tuple[str, str]], remarks: Iterable[str]) -> str:
-    """The text of a recipe. rules: regular expression and format; remarks: lines that stand in front."""
+    """Return the text of a recipe. rules: regular expression and format. remarks: lines at the start."""
     lines = [f"#{ODD.sub('_', remark)}{REMARK_END}" for remark in remarks]
     lines += [f"{pattern}={form}" for pattern, form in rules]
     return "\n".join(lines) + "\n"
 
 
 def recipe_of(name: str, rules: Iterable[tuple[str, str]], description: str = "") -> Recipe:
-    """A recipe of rules, stored in files under the number of the one whose main format most of them have.
+    """Make a recipe of rules. Its file type is that of the recipe whose main format most rules have.
 
-    Tensors that no rule decides get that format, too.
+    Tensors without a rule get that format, too.
     """
     rules = tuple(rules)
     counts = Counter(form for _, form in rules if storable_format(form).is_quantized)
@@ -44,7 +44,7 @@ def recipe_of(name: str, rules: Iterable[tuple[str, str]], description: str = ""
 
 
 def read_recipe(path: Path) -> Recipe:
-    """The recipe in a text file: REGEX=TYPE, parted by spaces or line ends. Raises FileError, FormatError."""
+    """Read a recipe from a text file: REGEX=TYPE, separated by white space. Raises FileError, FormatError."""
     text = read_text(path, RULES)
     rules = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -60,7 +60,7 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def recipe_or_file(name: str) -> tuple[Recipe, Path | None]:
-    """The recipe of that name, or in that file, and the file. Raises OptionError, FileError, FormatError."""
+    """Return the recipe of that name, or in that file, and the file. Raises OptionError, FileError, FormatError."""
     try:
         return recipe_named(name), None
     except OptionError:

@@ -1,8 +1,8 @@
-"""Recipes: which format each tensor of a model gets when the model is quantized to, say, Q4_K_M.
+"""Choose the format of each tensor of a model that is quantized to a recipe, say Q4_K_M.
 
-The reference (llama.cpp) decides by a tensor's role, which it reads from the name, by how many tensors of that role
-came before, and by a few facts about the model. The tables below are those decisions; `choose` walks through them.
-Tensors are counted in output order (`visit_order`): those outside layers first, then by layer number, then by name.
+The reference (llama.cpp) decides by a tensor's role, which it takes from the name, by the number of earlier tensors of
+that role, and by a few facts about the model. The tables below are these decisions; `choose` applies them. Tensors are
+counted in output order (`visit_order`): those outside layers first, then by layer number, then by name.
 """
 
 import re
@@ -25,12 +25,11 @@ LAYER = re.compile(r"blk\.(\d+)")
 
 @dataclass(frozen=True)
 class Recipe:
-    """A name users know, and what it stands for.
+    """Describe a recipe.
 
-    file_type: stored as `general.file_type`. default: name of the format most tensors get. COPY and STOCK have
-    neither: None.
-    typical_bits: bits per weight of an 8B Llama, quantized without importance weights.
-    rules: of a recipe from a text, tried behind the user's.
+    file_type: stored as `general.file_type`. default: name of the main format. COPY and STOCK have neither: None.
+    typical_bits: bits per weight of an 8B Llama, quantized without an importance matrix. rules: of a recipe from a text
+    file, applied after the user's.
     """
 
     name: str
@@ -95,8 +94,9 @@ RECIPES: dict[str, Recipe] = {
 
 
 class ModelFacts(NamedTuple):
-    """What the rules ask of a model; 0 where its metadata doesn't say. Heads are those of layer 0. looks_up_ngrams: it
-    has a table with rows for several tokens (`per_layer_token_embd.weight` of Qwen4 Exp).
+    """Hold the facts about a model that rules use; 0 if its metadata lacks one. Heads are those of layer 0.
+
+    looks_up_ngrams: it has a table with rows for several tokens (`per_layer_token_embd.weight` of Qwen4 Exp).
     """
 
     architecture: str = ""
@@ -112,7 +112,7 @@ class ModelFacts(NamedTuple):
 
     @property
     def is_70b(self) -> bool:
-        """The 80-layer models of a few families, which the reference calls 70B, get a better attn_v."""
+        """Return True for 80-layer models of a few families, which get a better attn_v as in the reference."""
         if self.block_count != 80:
             return False
         if self.architecture == "llama":
@@ -122,11 +122,11 @@ class ModelFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may add to a recipe. Format names may be in any case.
+    """Options that change a recipe. Format names may be in any case.
 
-    pure: the recipe's default format for every tensor. leave_output: keep `output.weight` as it is.
-    output_type, token_embedding_type: format of `output.weight` (or of the tied embedding), of `token_embd.weight`.
-    rules: (regular expression, format): the first that is found in a tensor's name, in any case, decides.
+    pure: the recipe's default format for every tensor. leave_output: keep `output.weight` as it is. output_type,
+    token_embedding_type: format of `output.weight` (or of the tied embedding), of `token_embd.weight`. rules: (regular
+    expression, format): the first that matches part of a tensor's name, in any case, decides.
     """
 
     pure: bool = False
@@ -137,10 +137,10 @@ class Options:
 
 
 class Choice(NamedTuple):
-    """What one tensor becomes.
+    """Hold the format chosen for one tensor.
 
-    wanted: the format that the recipe or a rule asked for; fallback: why it has another. rule: the user's regular
-    expression that decided. needs_importance: the reference refuses to write this tensor without importance weights.
+    wanted: the format of the recipe or rule; fallback: why it is another. rule: the user's regular expression that
+    decided. needs_importance: the reference refuses to write this tensor without importance.
     """
 
     name: str
@@ -152,7 +152,7 @@ class Choice(NamedTuple):
 
 
 def recipe_named(name: str) -> Recipe:
-    """The recipe called `name`: in any case, an alias, or its file type number. Raises OptionError with the nearest."""
+    """Return a recipe by name in any case, alias, or file type number. Raises OptionError with the nearest name."""
     wanted = str(name).strip().upper()
     for recipe in RECIPES.values():
         if wanted in (recipe.name, *recipe.aliases) or wanted == str(recipe.file_type):
@@ -164,7 +164,7 @@ def recipe_named(name: str) -> Recipe:
 
 
 def model_facts(metadata: Mapping[str, Any]) -> ModelFacts:
-    """The facts of a model from its GGUF metadata; keys that are missing or odd count as 0."""
+    """Return the facts of a model from its GGUF metadata; missing or odd keys count as 0."""
     architecture = metadata.get("general.architecture", "")
     keys = "block_count", "attention.head_count", "expert_count"
     blocks, heads, experts = (_first_layer(metadata, f"{architecture}.{key}") for key in keys)
@@ -183,9 +183,9 @@ def _first_layer(metadata: Mapping[str, Any], key: str, missing: int = 0) -> int
 
 
 def layer_of(name: str) -> int:
-    """The layer number in a tensor's name, -1 for tensors outside layers."""
-    found = LAYER.match(name)
-    return int(found[1]) if found else -1
+    """Return the layer number in a tensor's name, -1 outside layers."""
+    match = LAYER.match(name)
+    return int(match[1]) if match else -1
 
 
 def _place(name: str) -> tuple[int, str]:
@@ -193,7 +193,7 @@ def _place(name: str) -> tuple[int, str]:
 
 
 def visit_order(names: Iterable[str]) -> list[str]:
-    """Names in the order the reference visits and writes tensors."""
+    """Return names in the order in which the reference visits and writes tensors."""
     return sorted(names, key=_place)
 
 
@@ -275,14 +275,14 @@ KEPT_BY_ARCHITECTURE = {
         )
     ),
 }
-LEAST_Q8_0 = {"glm5-next": re.compile(r"attn_q_a|attn_q_b|nextn\.eh_proj")}  # by architecture: 8 bits at least
+ALWAYS_Q8_0 = {"glm5-next": re.compile(r"attn_q_a|attn_q_b|nextn\.eh_proj")}  # by architecture: 8 bits at least
 KEPT_NAMES = ("position_embd.weight", "token_types.weight")
 KEPT_FORMATS = ("I8", "I16", "I32", "I64", "F64")  # not weights
 NOT_STORED = (*KEPT_FORMATS, "Q8_1", "Q8_K")  # formats no tensor of a file can be asked to take
 
 
 def is_quantizable(name: str, shape: tuple[int, ...], form: Format, architecture: str = "") -> bool:
-    """Whether a recipe may change this tensor at all. A single row counts as one dimension, as it does to ggml."""
+    """Return True if a recipe may change this tensor. A single row counts as one dimension, as in ggml."""
     own = KEPT_BY_ARCHITECTURE.get(architecture)
     is_weight = name.endswith("weight") and name not in KEPT_NAMES and not KEPT_PARTS.search(name)
     is_weight = is_weight and not (own and own.search(name))
@@ -307,7 +307,10 @@ ROLES = {  # part of the name: role; the first that is found
 
 @dataclass(frozen=True)
 class Site:
-    """Where a tensor stands: i-th of n layers (with experts) or of its role's tensors; count: of these before it."""
+    """Describe the place of a tensor: i-th of n layers (with experts) or of its role's tensors.
+
+    count: tensors of its role before it.
+    """
 
     i: int
     n: int
@@ -386,17 +389,17 @@ ROLE_FORMATS = {
 
 @cache
 def _rules_of(role: str, recipe: str) -> list[tuple[list[tuple[str, bool]], str]]:
-    """Of each format what must hold: names of tests, and what they must say."""
+    """Return, for each format, the tests that must hold, each with its required result."""
     rules = next((text for recipes, text in ROLE_FORMATS[role].items() if recipe in recipes.split()), "")
-    found = []
+    parsed = []
     for rule in filter(None, rules.split(", ")):
         tests, _, form = rule.rpartition(": ")
-        found.append(([(test.removeprefix("not "), test[:4] != "not ") for test in tests.split(" & ") if test], form))
-    return found
+        parsed.append(([(test.removeprefix("not "), test[:4] != "not ") for test in tests.split(" & ") if test], form))
+    return parsed
 
 
 class _Chooser:
-    """What a recipe asks for, tensor by tensor in the order of the reference; how many came before decides too."""
+    """Choose formats tensor by tensor in the reference's order; the number of earlier tensors matters."""
 
     def __init__(self, recipe: Recipe, model: ModelFacts, weighted: bool, names: Sequence[str]) -> None:
         self.recipe, self.model, self.weighted = recipe, model, weighted
@@ -431,7 +434,9 @@ class _Chooser:
 
     def _by_role(self, role: str, site: Site, default: str) -> str:
         rules = _rules_of(role, self.recipe.name)
-        return next((form for tests, form in rules if all(TESTS[name](site) is said for name, said in tests)), default)
+        return next(
+            (form for tests, form in rules if all(TESTS[name](site) is expected for name, expected in tests)), default
+        )
 
 
 def choose(
@@ -441,11 +446,11 @@ def choose(
     has_importance: bool = False,
     options: Options | None = None,
 ) -> list[Choice]:
-    """The format of every tensor, in the order in which the reference writes them.
+    """Choose the format of every tensor, in the order in which the reference writes them.
 
-    has_importance: whether there is an importance matrix at all; what it holds changes no choice.
-    Raises OptionError for a rule that is no regular expression or matches no tensor, FormatError for a format that
-    does not exist or cannot be stored, and where a width suits neither the format nor any fallback.
+    has_importance: there is an importance matrix; its values change no choice. Raises OptionError for a rule that is no
+    regular expression or matches no tensor, FormatError for a format that does not exist or cannot be stored, and if a
+    width suits neither the format nor a fallback.
     """
     options = options or Options()
     of_output, of_embedding = (
@@ -484,15 +489,15 @@ def choose(
 
 
 def _has_eight_bits(name: str, model: ModelFacts) -> bool:
-    """Whether a tensor is Q8_0 in every quantized file, unless a rule says otherwise."""
-    own = LEAST_Q8_0.get(model.architecture)
+    """Return True for a tensor that is Q8_0 in every quantized file, unless a rule decides otherwise."""
+    own = ALWAYS_Q8_0.get(model.architecture)
     if own and own.search(name):
         return True
     return name == TOKEN_TABLE and model.looks_up_ngrams  # llama-quantize gives it the embedding's few bits
 
 
 def choose_by_rules(tensors: Sequence[Triple], rules: Sequence[tuple[str, str]]) -> list[Choice]:
-    """As `choose`, by rules alone: they decide on all names, not those of weights only; the rest stays as it is."""
+    """Choose by rules only: they apply to all names, not only to weights; the rest stays as it is."""
     compiled = _compiled(rules, [name for name, _, _ in tensors])
     choices = []
     for name, shape, form in _visited(tensors):
@@ -515,16 +520,16 @@ def _compiled(rules: Sequence[tuple[str, str]], names: Sequence[str]) -> list[Ru
     if len(rules) > MAX_RULES:
         raise OptionError(f"{len(rules):,} tensor rules are given; at most {MAX_RULES:,} are used")
     for pattern, format_name in rules:
-        found = compile_pattern(pattern, "tensor rule", ignore_case=True)
-        if not any(map(found.search, names)):
+        expression = compile_pattern(pattern, "tensor rule", ignore_case=True)
+        if not any(map(expression.search, names)):
             hint = did_you_mean(pattern, names, "`gguftools show` lists the names")
             raise OptionError(f"tensor rule {pattern!r} matches none of the {len(names)} tensors", hint)
-        compiled.append((found, storable_format(format_name)))
+        compiled.append((expression, storable_format(format_name)))
     return compiled
 
 
 def storable_format(name: str) -> Format:
-    """The format called `name`. Raises FormatError if there is none, or if no tensor can be stored in it."""
+    """Return a format by name. Raises FormatError if there is none, or if no tensor can be stored in it."""
     form = format_named(name)
     if form.name in NOT_STORED:
         raise FormatError(f"{form.name} is not a format that weights can be quantized to")
@@ -532,7 +537,7 @@ def storable_format(name: str) -> Format:
 
 
 def _settle(recipe: Recipe, name: str, shape: tuple[int, ...], wanted: Format, rule: str | None) -> Choice:
-    """The wanted format, or the first fallback whose blocks fit the rows."""
+    """Return the wanted format, or the first fallback whose blocks fit the rows."""
     form, width = wanted, shape[-1]
     while width % form.block_size:
         if form.fallback is None:

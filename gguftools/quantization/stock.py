@@ -1,4 +1,4 @@
-"""Tensors of dialects (see `quants.dialects`) before they are quantized, or said in formats of llama.cpp's own."""
+"""Replace formats of forks (see `quants.dialects`) by llama.cpp's own before quantizing."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ AS_IT_IS = "COPY"
 
 
 class Stock(NamedTuple):
-    """Tensors to plan an output with. warnings: what was done to them. changed: whether any was."""
+    """Hold the tensors to plan an output with. warnings: what was changed. changed: True if any tensor was."""
 
     tensors: dict[str, Tensor]
     warnings: tuple[str, ...] = ()
@@ -24,10 +24,10 @@ class Stock(NamedTuple):
 
 
 def in_stock_formats(tensors: Mapping[str, Tensor], recipes: Sequence[Recipe], path: Path) -> Stock:
-    """Tensors in formats of llama.cpp's own where one holds the same values; under the recipe COPY, as they are.
+    """Return tensors in llama.cpp's own formats if one holds the same values; under the recipe COPY, unchanged.
 
-    Raises OptionError for COPY beside recipes that need them changed, FormatError under STOCK for a tensor whose values
-    no such format holds, and for one that would have to be decoded and cannot.
+    Raises OptionError for COPY together with recipes that need changes; FormatError under STOCK for a tensor whose
+    values no such format holds, and for one that would have to be decoded and cannot.
     """
     names = [recipe.name for recipe in recipes]
     foreign = [tensor for tensor in tensors.values() if tensor.format.dialect]
@@ -45,12 +45,12 @@ def in_stock_formats(tensors: Mapping[str, Tensor], recipes: Sequence[Recipe], p
         _check(tensors[name], tensor, STOCK in names)
     counts = Counter((tensors[name].format, tensor.format) for name, tensor in made.items())
     decoded = "decoded: llama.cpp has no format of these values"
-    said = tuple(
+    warnings = tuple(
         f"{form.name} of {form.dialect} ({count} tensor{'s' if count > 1 else ''}) is "
         + (decoded if now.dialect else f"read as {now.name}, the same values")
         for (form, now), count in counts.items()
     )
-    return Stock({name: made.get(name, tensor) for name, tensor in tensors.items()}, said, True)
+    return Stock({name: made.get(name, tensor) for name, tensor in tensors.items()}, warnings, True)
 
 
 def _check(tensor: Tensor, made: Tensor, exactly: bool) -> None:

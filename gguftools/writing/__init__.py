@@ -1,1 +1,1 @@
-"""From tensors to files: tasks over ranges of rows, resuming, and the report of what was written."""
+"""Write files from tensors: tasks over ranges of rows, resuming, and reports."""

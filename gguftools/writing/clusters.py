@@ -1,4 +1,4 @@
-"""Executors for those who name workers on the command line: processes of this machine, or a Dask cluster."""
+"""Make executors for workers named on the command line: local processes, or a Dask cluster."""
 
 import asyncio
 import logging
@@ -26,10 +26,10 @@ INSTALL = "pip install 'gguftools[distributed]'"
 def executor_for(
     workers: int | None = None, scheduler: str | None = None, tell: Callable[[str], None] = lambda text: None
 ) -> Iterator[Executor | None]:
-    """What runs tasks for `workers` processes here, or for the scheduler at an address; None where neither is named.
+    """Yield an executor for `workers` local processes, or for the Dask scheduler at an address; None without either.
 
-    Workers are a Dask cluster of this machine where Dask is installed, `tell` is told its dashboard's address; else
-    a process pool. Raises OptionError for both at once, or without Dask for a scheduler; FileError where none answers.
+    Local workers are a Dask cluster if Dask is installed, and tell(text) gets its dashboard's address; else they are a
+    process pool. Raises OptionError for both at once, or for a scheduler without Dask; FileError if none answers.
     """
     if workers is not None and scheduler is not None:
         raise OptionError("workers of this machine and a scheduler were named", "leave out `workers` or `scheduler`")
@@ -59,10 +59,7 @@ def executor_for(
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Keep Ctrl-C from what is started within, for good: from threads, and from processes that they start at any time.
-
-    It is for the one that they work for, which gets it when this ends.
-    """
+    """Block SIGINT in threads and processes started in the block, for good; this thread gets it when the block ends."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -86,7 +83,7 @@ def _dask(needed: bool) -> Any:
 
 @contextmanager
 def _connected(dask: Any, address: str) -> Iterator[Any]:
-    """A client of the scheduler at an address. It is called first: a client that finds none makes much ado."""
+    """Yield a client of the scheduler at an address. It is called first: a client that finds none logs a lot."""
 
     async def call() -> None:
         await (await dask.comm.connect(address, timeout=CONNECT_SECONDS)).close()
@@ -103,7 +100,7 @@ def _connected(dask: Any, address: str) -> Iterator[Any]:
 
 
 def serve() -> None:
-    """Make this process a worker: Ctrl-C is for the one that it works for, with which it ends."""
+    """Prepare a worker process: ignore SIGINT, which is for the parent, and end with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     if parent is not None:

@@ -7,7 +7,7 @@ DEFAULT_LATENCY = 0.05  # seconds before a request's first byte
 
 
 class Prices(NamedTuple):
-    """What things cost, in any one currency."""
+    """Prices in any one currency."""
 
     worker_hour: float = 0.0
     gigabyte_read: float = 0.0
@@ -16,7 +16,7 @@ class Prices(NamedTuple):
 
 
 class CostModel(NamedTuple):
-    """On what a run is planned. rate: bytes a second that a worker reads or writes. latency: seconds of a request."""
+    """Model of a planned run. rate: bytes per second that a worker reads or writes. latency: seconds per request."""
 
     workers: int = 1
     rate: int = DEFAULT_RATE

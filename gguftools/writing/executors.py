@@ -1,7 +1,7 @@
-"""Work that leaves the process: a function of plain data, on any executor, done again where its worker was lost.
+"""Run functions of plain data on executors outside this process; repeat tasks whose worker was lost.
 
-An executor is what `concurrent.futures` calls so: its process pool, a Dask client's `get_executor()`, or whatever else
-has `submit`. Threads of this process are no business of this module.
+An executor is one of `concurrent.futures`: a process pool, a Dask client's `get_executor()`, or any object with
+`submit`. Thread pools are not handled here.
 """
 
 import logging
@@ -46,12 +46,12 @@ _renewing = Lock()
 
 
 def leaves_process(executor: Executor | None) -> bool:
-    """Whether what an executor runs must be plain data: whatever runs elsewhere than in this process's threads."""
+    """Return True if tasks must be plain data: for every executor but threads of this process."""
     return executor is not None and not isinstance(executor, ThreadPoolExecutor)
 
 
 def worker_count(executor: Executor) -> int:
-    """How many tasks an executor runs at a time, as far as it says."""
+    """Return how many tasks an executor runs at a time, as far as it tells."""
     client: Any = getattr(executor, "_client", None)  # Dask's
     if client is not None and hasattr(client, "nthreads"):
         with suppress(Exception):  # no worker has come yet, or a scheduler of another version
@@ -61,19 +61,19 @@ def worker_count(executor: Executor) -> int:
 
 
 def intact(executor: Executor) -> Executor:
-    """The executor that was given, or the pool that stands in for it since it broke."""
+    """Return the executor itself, or the pool that replaced it after it broke."""
     return _standing_in.get(executor, executor)
 
 
 def release(executor: Executor) -> None:
-    """End the processes of what stands in for an executor; of one that nobody has any more, they end by themselves."""
+    """End the processes of the pool that replaced an executor; without an executor left, they end by themselves."""
     pool = _standing_in.pop(executor, None)
     if pool is not None:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _renewed(given: Executor, broken: ProcessPoolExecutor) -> Executor:
-    """A pool like one that broke; it was made already where other work found that first."""
+    """Return a pool like one that broke; another thread may have made it already."""
     with _renewing:
         if intact(given) is broken:
             # What a pool was made with, it does not say aloud.
@@ -86,7 +86,7 @@ def _renewed(given: Executor, broken: ProcessPoolExecutor) -> Executor:
 
 
 class _Sent(NamedTuple):
-    """A task that is under way: its place among all, and the executor that it was handed to."""
+    """Hold a running task: its number, and the executor it was sent to."""
 
     number: int
     task: Any
@@ -94,7 +94,7 @@ class _Sent(NamedTuple):
 
 
 class _Work:
-    """Tasks on an executor: what is to be done again, what is under way, and what stands in for a broken pool."""
+    """Track tasks on an executor: those to repeat, those that run, and the pool that replaces a broken one."""
 
     def __init__(self, executor: Executor, function: Callable[[Any], Any], tasks: Iterable[Any]) -> None:
         self._given, self._executor = executor, intact(executor)
@@ -105,10 +105,10 @@ class _Work:
         self.running: dict[Future[Any], _Sent] = {}
 
     def send(self, kept: int) -> None:
-        """Hand out tasks, those that were lost first, until enough are under way or are kept for their turn."""
+        """Send tasks, lost ones first, until enough are running or wait for their turn."""
         room = AHEAD * worker_count(self._executor) - len(self.running) - kept
-        while room > 0 and (found := self._again.pop(0) if self._again else next(self._queue, None)):
-            number, task = found
+        while room > 0 and (entry := self._again.pop(0) if self._again else next(self._queue, None)):
+            number, task = entry
             try:
                 future = self._executor.submit(self._function, task)
             except Exception as error:
@@ -116,14 +116,14 @@ class _Work:
                 closed = isinstance(error, OSError) and isinstance(self._executor, ProcessPoolExecutor)
                 if not is_loss(error) and not closed:
                     raise
-                self._again.insert(0, found)
-                self.lost(BrokenExecutor(_said(error)) if closed else error, self._executor)
+                self._again.insert(0, entry)
+                self.lost(BrokenExecutor(_first_line(error)) if closed else error, self._executor)
                 continue
             self.running[future] = _Sent(number, task, self._executor)
             room -= 1
 
     def result(self, future: Future[Any]) -> Any:
-        """What came of a task; None where its worker was lost, so that it will be done again."""
+        """Return the result of a task; None if its worker was lost, so that the task will be repeated."""
         try:
             error = future.exception()  # not raised here: its traceback would keep this work, and so the pool, alive
         except CancelledError as cancelled:
@@ -138,25 +138,25 @@ class _Work:
         return None
 
     def lost(self, error: BaseException, executor: Executor, future: Future[Any] | None = None) -> None:
-        """Take back what was lost, wait, and make a new pool for a broken one. Raises FileError after too many."""
+        """Take back lost tasks, wait, and replace a broken pool. Raises FileError after too many losses."""
         broken = isinstance(error, BrokenExecutor)
         gone = [f for f, sent in self.running.items() if f is future or (broken and sent.executor is executor)]
         again = [self.running.pop(each) for each in gone]
         self._again = sorted([*((sent.number, sent.task) for sent in again), *self._again], key=itemgetter(0))
         self._losses += 1
         if self._losses > LOSSES:
-            problem = f"workers were lost {self._losses} times in a row: {_said(error)}"
+            problem = f"workers were lost {self._losses} times in a row: {_first_line(error)}"
             hint = "see whether they have enough memory; the same call with `resume` goes on from what is written"
             raise FileError(problem, hint) from OSError(str(error))  # not the source's fault: what is written is kept
-        log.info("a worker was lost (%s); its work is done again", _said(error))
+        log.info("a worker was lost (%s); its work is done again", _first_line(error))
         time.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2 ** (self._losses - 1)))
         if broken and executor is self._executor and isinstance(executor, ProcessPoolExecutor):
             self._executor = _renewed(self._given, executor)  # for it is unusable once a process of it died
 
     def check(self) -> None:
-        """Look whether the pool broke without telling: while it does so, a task that is handed to it can stop it.
+        """Check for a pool that broke silently: a task sent to it meanwhile can hang.
 
-        Of a Dask cluster that we can see, have workers that are gone replaced.
+        Replace lost workers of a visible Dask cluster.
         """
         if getattr(self._executor, "_broken", False) or _has_ended_processes(self._executor):
             self.lost(BrokenExecutor("a process of the pool ended"), self._executor)
@@ -165,7 +165,7 @@ class _Work:
             cluster.scale(len(cluster.worker_spec))
 
     def end(self) -> None:
-        """Leave nothing under way."""
+        """Wait until no task is running."""
         wait([future for future in self.running if not future.cancel()], LAST_WAIT)
 
 
@@ -174,10 +174,10 @@ def done_elsewhere(
 ) -> Generator[tuple[T, R], None, None]:
     """Call `function(task)` for every task on the executor; yields (task, result) as they are done, or in_order.
 
-    function: of a module, so that it can be found by its name; never gives None. Tasks and results are pickled. Only so
-    many tasks are under way that workers don't wait; when this generator is closed, none is any more. A task whose
-    worker was lost is done again, on a new pool where the old one broke. Raises what the function raises; FileError
-    where nothing but losses came.
+    function: of a module, so that workers can import it; never returns None. Tasks and results are pickled. At a time,
+    only as many tasks are sent as keep workers busy; when this generator is closed, none is running. A task whose
+    worker was lost is repeated, on a new pool if the old one broke. Raises what the function raises; FileError after
+    too many losses in a row.
     """
     work = _Work(executor, function, tasks)
     kept: dict[int, tuple[T, R]] = {}  # done before their turn
@@ -207,21 +207,23 @@ def done_elsewhere(
 
 
 def _has_ended_processes(executor: Executor) -> bool:
-    """Whether a process of a pool has ended, though the pool does not say that it is broken."""
+    """Return True if a process of a pool has ended, though the pool does not report that it is broken."""
     processes = (getattr(executor, "_processes", None) or {}) if isinstance(executor, ProcessPoolExecutor) else {}
     return bool(processes and connection.wait([each.sentinel for each in list(processes.values())], 0))
 
 
 def _kill(pool: Any) -> None:
-    """End what a broken pool has left of its processes; Python would wait for them in the end."""
+    """End the remaining processes of a broken pool; Python would wait for them at exit."""
     for process in list((pool._processes or {}).values()):
         process.kill()
     _wake(pool)
 
 
 def _wake(pool: Any) -> None:
-    """Have a pool see that it is broken. Of a result whose process was killed while it sent it, Python's pools wait
-    for the rest for ever: they get zeros, which are no result.
+    """Make a pool notice that it is broken.
+
+    If a process is killed while it sends a result, Python's pool waits for the rest for ever. So it gets zeros, which
+    are no result.
     """
     writer = getattr(getattr(pool, "_result_queue", None), "_writer", None)
     if writer is None or os.name != "posix":
@@ -236,22 +238,22 @@ def _wake(pool: Any) -> None:
 
 
 def _is_watched(pool: Any) -> bool:
-    """Return whether the thread that reads a pool's results is there."""
+    """Return True if the thread that reads a pool's results is alive."""
     thread = getattr(pool, "_executor_manager_thread", None)
     return thread is not None and thread.is_alive()
 
 
 def raised(error: BaseException) -> BaseException:
-    """What a task raised: Ray puts it into an error of its own, with where it was raised as its text."""
+    """Return the error that a task raised; Ray wraps it in one of its own."""
     cause = getattr(error, "cause", None)
     is_wrapped = type(error).__module__ == "ray.exceptions" and type(error).__name__.startswith("RayTaskError")
     return cause if is_wrapped and isinstance(cause, BaseException) else error
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether an error is about a worker, or the way to it, not about what it did."""
+    """Return True for an error about a worker or its connection, not about the task."""
     return isinstance(error, LOST) or type(error).__module__.partition(".")[0] in FOREIGN
 
 
-def _said(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

@@ -1,4 +1,4 @@
-"""Whether stored rows mean finite numbers: by exponents and scales alone where that tells, else by decoded values."""
+"""Check that stored rows are finite: by exponents and scales where these are enough, else by decoded values."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +10,10 @@ HALF_EXPONENT = np.uint16(0x7C00)
 
 
 def not_finite(form: Format, raw: NDArray[np.uint8]) -> NDArray[np.bool_] | None:
-    """For each block of rows (uint8, contiguous) whether a scale is NaN or infinite; None where none is, or can be.
+    """Return for each block of rows (uint8, contiguous) whether a scale is NaN or infinite; None if none is.
 
-    A block format multiplies small integers with its scales, so its values are finite if these are.
+    A block format multiplies small integers with its scales, so its values are finite if these are. None is also
+    returned for formats whose scales are not fields of a block.
     """
     if form.dialect:  # its scales are not fields of a block
         return None
@@ -33,7 +34,7 @@ def not_finite(form: Format, raw: NDArray[np.uint8]) -> NDArray[np.bool_] | None
 
 
 def check_finite(tensor: Tensor, raw: NDArray[np.uint8], first_row: int) -> None:
-    """Raise FormatError for a NaN or infinity in stored rows, where values have bytes of their own."""
+    """Raise FormatError for a NaN or infinity in stored rows of a float format."""
     wrong = None if tensor.format.infinity is None else not_finite(tensor.format, np.ascontiguousarray(raw))
     if wrong is not None:
         row = int(np.argmax(wrong)) // tensor.width
@@ -41,13 +42,13 @@ def check_finite(tensor: Tensor, raw: NDArray[np.uint8], first_row: int) -> None
 
 
 def check_finite_values(tensor: Tensor, values: NDArray[np.float32], first_row: int) -> None:
-    """Raise FormatError for a NaN or infinity among decoded rows."""
+    """Raise FormatError for a NaN or infinity in decoded rows."""
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.add.reduce(values, axis=None)):  # no sum of finite numbers is NaN; a huge one is looked at
             return
-    found = np.argwhere(~np.isfinite(values))
-    if len(found):
-        row, column = (int(n) for n in found[0])
+    places = np.argwhere(~np.isfinite(values))
+    if len(places):
+        row, column = (int(n) for n in places[0])
         what = "NaN" if np.isnan(values[row, column]) else "infinity"
         where = f"row {first_row + row}, column {column} ({tensor.origin or 'source'})"
         raise FormatError(f"tensor {tensor.name!r} has {what} in {where}", "the source is damaged: fetch it again")

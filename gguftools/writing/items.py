@@ -1,4 +1,4 @@
-"""What a file wants of a tensor, and how ranges of its rows are read, decoded and encoded."""
+"""Describe the tensors of a file to be, and read, decode and encode ranges of their rows."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -15,8 +15,9 @@ Floats = NDArray[np.float32]
 
 
 class Ready(NamedTuple):
-    """Rows that were encoded before: a tensor in the format that is wanted; what was said of it, and by what it was
-    made, for who takes up a run again.
+    """Hold rows that were encoded before.
+
+    tensor: in the output's format. remark: for the report. made_by: what decided its bytes, for resuming.
     """
 
     tensor: Tensor
@@ -25,8 +26,10 @@ class Ready(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Importance of groups of rows, one after another. weights: float32 (groups, width). rows: of a group. first: row
-    of the tensor at which the first of these groups begins.
+    """Hold the importance of consecutive groups of rows.
+
+    weights: float32 (groups, width). rows: of a group. first: row of the tensor at which the first of these groups
+    begins.
     """
 
     weights: Floats
@@ -35,11 +38,10 @@ class Groups(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A tensor of a file to be written.
+    """Describe a tensor of a file to be.
 
-    tensor: what is read; its name is the name that is stored. format: what it is stored in.
-    importance: float32 (groups, width) or None; each group weighs an equal share of the rows (one group an expert).
-    ready: where its rows are encoded already.
+    tensor: its source; its name is the stored name. format: of the output. importance: float32 (groups, width) or None;
+    each group weighs an equal share of the rows (one group per expert). ready: its rows, if they are encoded already.
     """
 
     tensor: Tensor
@@ -56,7 +58,7 @@ class Item(NamedTuple):
         return self.tensor.rows * self.format.row_bytes(self.tensor.width) + self.format.tail_bytes
 
     def groups(self, start: int, stop: int) -> Groups | None:
-        """The importance of rows start … stop."""
+        """Return the importance of rows start … stop."""
         if self.importance is None:
             return None
         share = max(1, self.tensor.rows // len(self.importance))
@@ -65,7 +67,7 @@ class Item(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What one file wants of a range of rows, without the tensor that they are of. is_copy: as they are stored."""
+    """Describe what one file needs of a range of rows, without the tensor. is_copy: the stored bytes."""
 
     format: Format
     is_copy: bool
@@ -74,7 +76,7 @@ class Piece(NamedTuple):
 
 
 def read_rows(tensor: Tensor, start: int, stop: int, finite: bool = True) -> NDArray[np.uint8]:
-    """Stored bytes of rows. Raises FileError; FormatError for a NaN or infinity, if all are to be finite."""
+    """Return stored bytes of rows, uint8. Raises FileError; with `finite`, FormatError for a NaN or infinity."""
     try:
         raw = tensor.raw(start, stop)
     except OSError as error:
@@ -85,7 +87,7 @@ def read_rows(tensor: Tensor, start: int, stop: int, finite: bool = True) -> NDA
 
 
 def decode_rows(tensor: Tensor, raw: NDArray[np.uint8], start: int) -> Floats:
-    """Values of rows from `start` on. Raises FormatError for a NaN or infinity that decoding a block format gives."""
+    """Decode rows from `start` on to float32. Raises FormatError for a NaN or infinity in a block format."""
     values = tensor.format.decode(np.ascontiguousarray(raw))
     if tensor.format.is_quantized:
         check_finite_values(tensor, values, start)
@@ -95,20 +97,20 @@ def decode_rows(tensor: Tensor, raw: NDArray[np.uint8], start: int) -> Floats:
 def encode_rows(item: Item, values: Floats, first_row: int) -> NDArray[np.uint8]:
     """Encode rows from `first_row` on, each with its group's importance, or take those that are ready.
 
-    Raises FormatError beyond the range of F16.
+    Raises FormatError for values beyond the range of F16.
     """
     stop = first_row + len(values)
     return encode_piece(piece(item, first_row, stop), values, first_row, item.tensor.name)
 
 
 def piece(item: Item, start: int, stop: int) -> Piece:
-    """What an item wants of rows start … stop."""
+    """Return what an item needs of rows start … stop."""
     ready = None if item.ready is None else item.ready.tensor.raw(start, stop)
     return Piece(item.format, item.is_copy, item.groups(start, stop), ready)
 
 
 def encode_piece(wanted: Piece, values: Floats, first_row: int, name: str) -> NDArray[np.uint8]:
-    """The same of rows without their tensor, whose name is for messages."""
+    """Encode rows as `encode_rows`, without their tensor. name: for messages."""
     if wanted.ready is not None:
         return wanted.ready
     form, groups = wanted.format, wanted.groups
@@ -128,7 +130,7 @@ def encode_piece(wanted: Piece, values: Floats, first_row: int, name: str) -> ND
 
 
 def _check_range(form: Format, encoded: NDArray[np.uint8], first_row: int, width: int, name: str) -> None:
-    """Refuse finite values that became infinite in F16: they make a model that doesn't work."""
+    """Raise FormatError for finite values that became infinite in F16: the model would not work."""
     if form.name == "F16" and (wrong := not_finite(form, encoded)) is not None:
         row, column = divmod(int(np.argmax(wrong)), width)
         where = f"row {first_row + row}, column {column}"

@@ -1,4 +1,4 @@
-"""How files are written, whatever they are: one object, made once by the caller and passed whole."""
+"""Options of all functions that write files: one object, made by the caller and passed on."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ DEFAULT_MEMORY = 512 << 20
 
 
 def changed(options: Any) -> dict[str, Any]:
-    """The fields of an option object that are not what they are by default."""
+    """Return the fields of an options object that differ from their defaults."""
     return {each.name: value for each in fields(options) if (value := getattr(options, each.name)) != each.default}
 
 
 def shown(options: Any) -> str:
-    """An option object as a call that makes it."""
+    """Return an options object as the call that makes it."""
     return f"{type(options).__name__}({', '.join(f'{name}={value!r}' for name, value in changed(options).items())})"
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How outputs are written.
+    """Options of writing outputs.
 
     threads: default all processors. memory: bytes that running tasks may hold together. progress(bytes done, of how
     many, tensor): called now and then, in this thread. executor: runs the tasks instead of threads of this process,
-    such as a pool of processes or a Dask cluster. cost_model: say what the work would take by this model
-    (`writing.cost_model.CostModel`), and write nothing. dry_run: say what would be written, write nothing. statistics:
-    measure the errors of every tensor. resume: go on from what an interrupted run left. overwrite: replace outputs that
-    exist. reserve: bytes of slack in the header for later edits. manifest: also write OUTPUT.manifest.json, what
-    decided the bytes, with digests. reads: more files that must not be an output. source: set by the package, what
-    workers read by. Raises OptionError for numbers that mean nothing.
+    such as a process pool or a Dask cluster. cost_model: report what the work would take by this model
+    (`writing.cost_model.CostModel`), and write nothing. dry_run: report what would be written, write nothing.
+    statistics: measure the errors of every tensor. resume: go on from what an interrupted run left. overwrite: replace
+    existing outputs. reserve: bytes of slack in the header for later edits. manifest: also write OUTPUT.manifest.json,
+    with digests of all that decided the bytes. reads: more files that must not be an output. source: set by the
+    package, how workers read tensors. Raises OptionError for invalid numbers.
     """
 
     threads: int | None = None
@@ -69,7 +69,7 @@ class WriteOptions:
 
     @property
     def writes_nothing(self) -> bool:
-        """Whether only what would be done is asked for."""
+        """Return True if only a report of what would be done is requested."""
         return self.dry_run or self.cost_model is not None
 
     def reading(self, states: Mapping[Path, State]) -> WriteOptions:
@@ -77,7 +77,7 @@ class WriteOptions:
         return replace(self, reads=replace(self.reads, states={**self.reads.states, **states}))
 
     def check_used(self, function: Callable[..., object], *names: str) -> None:
-        """Raise OptionError for an option that the function has no use for. names: those that it has."""
+        """Raise OptionError for an option that the function does not use. names: those that it uses."""
         for name in changed(self):
             if name not in names:
                 problem = f"`{name}` means nothing for {function.__name__}"

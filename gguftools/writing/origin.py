@@ -1,4 +1,4 @@
-"""Where a model comes from: the files that its values are read from, and how those are laid out."""
+"""Describe where a model comes from: its files, and their layout."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,15 +13,14 @@ from ..io.locks import State
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model comes from; of one made of arrays, nothing but a name for messages and files.
+    """Describe where a model comes from; for one made of arrays, only a name for messages and files.
 
-    path: as it was named. files: all that values are read from. states: what these were when they were opened.
-    shards: of a GGUF split set, the tensors' names in each. recorded: what decides values beside the files, such as a
-    repository's commit or an adapter.
-    outtype: of a checkpoint, what its weights are stored as unless asked otherwise (None: no checkpoint). float32:
-    parts of tensors' names that a conversion leaves in float32. fixed: the same of encoders, see `archs.encoder`.
-    remote: whether it is read over the network. reopen: gives the tensors to another process that it is sent to; None
-    where they were changed as they were opened. warnings: what a conversion is to say of the source.
+    path: as the user named it. files: all files that values are read from. states: of all files that were read, before
+    they were first read. shards: of a GGUF split set, the tensors' names in each. recorded: what else decides values,
+    such as a repository's commit or an adapter. outtype: of a checkpoint, the default type of a conversion (None: no
+    checkpoint). float32: parts of names of tensors that a conversion leaves in float32. fixed: the same of encoders,
+    see `archs.encoder`. remote: it is read over the network. reopen: opens the tensors in another process; None if they
+    were changed after opening. warnings: of a conversion about the source.
     """
 
     path: Path = Path("model.gguf")
@@ -40,5 +39,5 @@ class Origin:
 
     @property
     def reads(self) -> InputFiles:
-        """What must not be written while this is read."""
+        """Return the files that must not be written while the model is read."""
         return InputFiles((self.path, *self.files) if self.files else (), self.states)

@@ -1,8 +1,8 @@
-"""From tensors to files: plan → tasks → bytes at known offsets.
+"""Write tensors to files: plan → tasks → bytes at known offsets.
 
 Every file is laid out before anything is read. A task is a range of rows of one source tensor: read and decoded once,
-encoded in the format that each file wants of it, written where it belongs. Tasks are independent and rows are encoded
-one by one, so the bytes depend neither on the number of threads nor on the order in which tasks end.
+encoded in the format of each file, written to its place. Tasks are independent and rows are encoded one by one, so the
+bytes depend neither on the number of threads nor on the order in which tasks end.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FilePlan:
-    """A GGUF file to be written. Items appear in it in the order given; byte_order is little or big."""
+    """Plan a GGUF file. Items appear in it in the order given; byte_order is little or big."""
 
     path: Path
     metadata: Metadata
@@ -60,25 +60,28 @@ class FilePlan:
         return plan_file(self.metadata, infos, self.alignment, self.reserve, self.magic, self.version, self.byte_order)
 
     def digest(self) -> str:
-        """What decides the bytes, but for the source's values."""
-        found = hashlib.sha256(self.layout.header)
+        """Return a SHA-256 of all that decides the bytes but the source's values."""
+        digest = hashlib.sha256(self.layout.header)
         for item in self.items:
-            found.update(b"|" if item.importance is None else item.importance.tobytes())
-            found.update(b"" if item.ready is None else item.ready.made_by.encode())
-        return found.hexdigest()
+            digest.update(b"|" if item.importance is None else item.importance.tobytes())
+            digest.update(b"" if item.ready is None else item.ready.made_by.encode())
+        return digest.hexdigest()
 
 
 class Resumable(NamedTuple):
-    """Files that an interrupted run leaves half done for the next; resume: go on where an earlier one stopped."""
+    """Make files that an interrupted run leaves for the next one.
+
+    fingerprint: `resume.fingerprint` of the source. resume: go on from what an earlier run left.
+    """
 
     fingerprint: list[list[Any]]  # `resume.fingerprint` of what tensors are read from
     resume: bool = False
 
 
 class TensorStats(NamedTuple):
-    """What came of a tensor in a file. Errors are relative to the source's values; None where nobody asked.
+    """Measure a tensor in a file. Errors are relative to the source's values; None if not requested.
 
-    rmse: root mean square error. max_error: the largest. seconds: of all threads together.
+    rmse: root mean square error. max_error: the largest. seconds: of all threads.
     """
 
     name: str
@@ -88,7 +91,7 @@ class TensorStats(NamedTuple):
 
 
 class WriteResult(NamedTuple):
-    """What `write_files` did: for each file, its tensors in order; and how long it took."""
+    """Report what `write_files` did: for each file its tensors in order, and how long it took."""
 
     files: list[list[TensorStats]]
     seconds: float = 0.0
@@ -99,7 +102,7 @@ class WriteResult(NamedTuple):
 
 @dataclass
 class Task(RowBlock):
-    """Rows of a tensor, for (file, index of the tensor in it, item)."""
+    """Describe rows of a tensor, needed as (file, index of the tensor in it, item)."""
 
     wanted: Sequence[tuple[int, int, Item]]
 
@@ -111,12 +114,11 @@ def write_files(
     resumable: Resumable | None = None,
     finite: bool = True,
 ) -> WriteResult:
-    """Write GGUF files from tensors, in one pass over the sources; all appear under their names when all are done.
+    """Write GGUF files from tensors, in one pass over the sources; all get their names when all are done.
 
-    The same Tensor object in several files is read and decoded once. Workers of an executor read by `write.source` what
-    they find there, and are sent the rest.
-    resumable: leave half-done files behind. finite: refuse NaN and infinities.
-    Raises FileError or FormatError, naming tensor, row and column for these.
+    A Tensor object that is in several files is read and decoded once. Workers of an executor read by `write.source`
+    what they can, and are sent the rest. resumable: leave half-done files after an interruption. finite: refuse NaN and
+    infinities. Raises FileError; FormatError, naming tensor, row and column.
     """
     started = time.perf_counter()
     threads, executor = thread_count(write.threads), write.executor
@@ -153,7 +155,7 @@ def write_files(
 
 
 def tasks_of(files: Sequence[FilePlan], threads: int, memory: int, statistics: bool) -> list[Task]:
-    """The tasks that write these files, in the order of the sources: each row in one of them. See `write_files`."""
+    """Return the tasks that write these files, in the order of the sources: each row is in one. See `write_files`."""
     made: dict[int, tuple[Tensor, list[tuple[int, int, Item]]]] = {}  # of each source, in the order of the files
     for number, file in enumerate(files):
         for index, item in enumerate(file.items):
@@ -191,7 +193,7 @@ def _open_sinks(
 def _block_rows(
     tensor: Tensor, wanted: Sequence[tuple[int, int, Item]], threads: int, memory: int, statistics: bool
 ) -> int:
-    """Rows of a task: few enough for the cache and for the memory that one of `threads` tasks may hold."""
+    """Return the rows of a task: few enough for the cache, and for the memory of one of `threads` tasks."""
     encoded = max(item.format.row_bytes(tensor.width) for _, _, item in wanted)
     arrays = 4 if statistics else 2  # the values, what encoders keep beside them; what was decoded, the difference
     row_bytes = tensor.row_bytes + encoded + 4 * tensor.width * arrays
@@ -199,7 +201,7 @@ def _block_rows(
 
 
 def _codecs(files: Sequence[FilePlan], statistics: bool) -> Iterator[Codec]:
-    """What will encode and decode, so that nothing is compiled within a task."""
+    """Yield all codecs that tasks need, so that they are compiled before."""
     for item in (item for file in files for item in file.items if not item.is_copy):
         yield Codec(item.format.name, "encode" if item.importance is None else "weighted")
         if not item.tensor.format.dialect:
@@ -220,7 +222,7 @@ def _sum_up(item: Item, figures: list[tuple[int, Figures]], statistics: bool) ->
 
 @dataclass(frozen=True)
 class _Writer:
-    """What is done with a block of rows: read once, encoded and written for each file that wants it."""
+    """Read a block of rows once; encode and write it for each file."""
 
     files: Sequence[FilePlan]
     sinks: Sequence[OpenGguf]
@@ -228,12 +230,12 @@ class _Writer:
     finite: bool
 
     def known(self, task: Task) -> list[Figures | None]:
-        """The figures of each item whose rows an earlier run wrote."""
+        """Return the figures of each item whose rows an earlier run wrote, None for others."""
         known = [self.sinks[number].covered(index, task.start, task.stop) for number, index, _ in task.wanted]
         return [None if self.statistics and figures and figures.squares is None else figures for figures in known]
 
     def perform(self, task: Task) -> list[Figures]:
-        """Read, encode and write a task's rows where they are not known. Returns the figures of each item."""
+        """Read, encode and write a task's rows that are not written yet. Returns the figures of each item."""
         known = self.known(task)
         todo = [wanted for wanted, figures in zip(task.wanted, known, strict=True) if figures is None]
         made = self._written(task, todo)
@@ -252,7 +254,7 @@ class _Writer:
 
 
 def _tail(task: Task, item: Item) -> NDArray[np.uint8] | None:
-    """What follows a task's rows in a file."""
+    """Return the bytes after a task's last row, of formats with a tail."""
     return task.tensor.tail if item.is_copy and task.stop == task.tensor.rows else None
 
 
@@ -265,14 +267,14 @@ def _sender(writer: _Writer, source: Source | None) -> "_Sender":
 
 @dataclass(frozen=True)
 class _Sender:
-    """The same by tasks that leave the process."""
+    """Send tasks to other processes."""
 
     writer: _Writer
     source: Source | None
     job: Job
 
     def leaves(self, task: Task) -> bool:
-        """Whether someone else can do it; not what is known, or encoded already, or has a format that others lack."""
+        """Return True if another process can do the task: not if it is done or encoded, or if workers lack a format."""
         if None not in self.writer.known(task) or any(item.ready is not None for _, _, item in task.wanted):
             return False
         named = self.source is not None and self.source.name_of(task.tensor) is not None
@@ -280,7 +282,7 @@ class _Sender:
         return all(map(can_travel, formats if named else [*formats, task.tensor.format]))
 
     def sent(self, task: Task) -> RowTask:
-        """What is sent: names, numbers and importance; rows themselves only where no one else could read them."""
+        """Return the task as it is sent: names, numbers and importance; rows only if workers cannot read them."""
         wanted = tuple(
             Wanted(
                 number,
@@ -301,9 +303,9 @@ class _Sender:
         return RowTask(tensor.name, task.start, task.stop, wanted, *more)
 
     def taken(self, task: Task, sent: RowTask, wrote: Sequence[Wrote]) -> list[Figures]:
-        """Note, or write, what came of a task. Returns the figures of each item."""
+        """Note, or write, the results of a task. Returns the figures of each item."""
         known, made = self.writer.known(task), zip(sent.wanted, wrote, strict=True)
-        found = []
+        results = []
         for figures in known:
             if figures is None:
                 wanted, (figures, crc, data) = next(made)
@@ -312,8 +314,8 @@ class _Sender:
                     sink.write(wanted.place, task.start, data, figures, wanted.tail)
                 elif isinstance(sink, PartialGguf):
                     sink.note(wanted.place, task.start, task.stop, crc, figures)
-            found.append(figures)
-        return found
+            results.append(figures)
+        return results
 
 
 def _run_elsewhere(
@@ -325,7 +327,7 @@ def _run_elsewhere(
     progress: Progress,
     in_order: bool,
 ) -> Generator[tuple[Task, list[Figures]], None, None]:
-    """As `run_blocks`, on an executor whose workers are other processes; what must be done here is done first."""
+    """Run tasks as `run_blocks`, on an executor of other processes; tasks that must run here are run first."""
     away = [task for task in tasks if sender.leaves(task)]
     gone = set(map(id, away))
     home = [task for task in tasks if id(task) not in gone]

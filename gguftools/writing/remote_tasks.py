@@ -1,8 +1,8 @@
-"""Tasks that leave the process: rows of a tensor, by its name, and where their bytes belong.
+"""Describe tasks for other processes: rows of a tensor by its name, and where their bytes belong.
 
-A task holds names, numbers and how its source is opened, no file and nothing that was read. A worker opens the source
-itself, once, and writes where it sees the very file that the run is at work on: it knows that by a mark in the file's
-journal, which it looks for again before each write. Where it doesn't, on another machine, it sends the bytes back.
+A task holds names, numbers and how to open its source, but no file and no values. A worker opens the source once, and
+writes into the run's file if it sees that very file: it identifies it by a mark in the file's journal, which it checks
+before each write. On another machine, it sends the bytes back.
 """
 
 import pickle
@@ -31,11 +31,11 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Source:
-    """Tensors as they are read by whoever is told how.
+    """Describe how workers read tensors.
 
-    reopen: gives them by name; a function of a module with plain arguments. states: name, bytes and time of change (ns)
-    of each file they are read from, as this run found them. names: of each tensor by the id of its `read`, which tells
-    whether a tensor is still the one that was opened. It stays at home.
+    reopen: returns them by name; a function of a module with plain arguments. states: name, bytes and time of change
+    (ns) of each file, as this run read it. names: tensor names by the id of their `read`, which tells whether a tensor
+    is still the opened one; not sent to workers.
     """
 
     reopen: Callable[[], Tensors]
@@ -44,7 +44,7 @@ class Source:
 
     @cached_property
     def description(self) -> bytes:
-        """What travels."""
+        """Return what is sent to workers."""
         return pickle.dumps((self.reopen, self.states))
 
     def name_of(self, tensor: Tensor) -> str | None:
@@ -53,7 +53,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Job:
-    """What all tasks of a run have in common. files: None for one that only the run itself can write."""
+    """Hold what all tasks of a run share. files: None for one that only the run itself can write."""
 
     source: bytes
     files: tuple[SharedFile | None, ...]
@@ -67,8 +67,10 @@ class Job:
 
 
 class Wanted(NamedTuple):
-    """What one file wants of a task's rows. file, place: numbers of the file, and of the tensor in it. format: None for
-    the one that they are stored in. offset: in the file. tail: what follows them there.
+    """Describe what one file needs of a task's rows.
+
+    file, place: numbers of the file, and of the tensor in it. format: None to copy. offset: in the file. tail: bytes
+    after the rows.
     """
 
     file: int
@@ -80,8 +82,9 @@ class Wanted(NamedTuple):
 
 
 class RowTask(NamedTuple):
-    """Rows start … stop of a tensor of the source. raw: themselves, where no one else could read them, and what they
-    are: format, and the tensor's origin for messages.
+    """Describe rows start … stop of a tensor of the source.
+
+    raw: the rows, if workers cannot read them; then also format, width, and the tensor's origin for messages.
     """
 
     name: str
@@ -95,7 +98,7 @@ class RowTask(NamedTuple):
 
 
 class Wrote(NamedTuple):
-    """Rows that a file has now. crc: crc32 of their bytes. data: what could not be written where the task was done."""
+    """Report written rows. crc: crc32 of their bytes. data: the bytes, if the worker could not write them."""
 
     figures: Figures
     crc: int
@@ -103,21 +106,21 @@ class Wrote(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Tasks that go to a worker together. job: its `packed`."""
+    """Hold tasks that are sent to a worker together. job: its `packed`."""
 
     job: bytes
     tasks: tuple[RowTask, ...]
 
 
 def can_travel(form: Format) -> bool:
-    """Whether another process finds the format by its name."""
+    """Return True if another process finds the format by its name."""
     return formats().get(form.name) is form
 
 
 def perform_batch(batch: Batch) -> list[list[Wrote]]:
-    """Do tasks where this is called: read, encode, write. For each, what was written for each file that wanted it.
+    """Do tasks in this process: read, encode, write. Returns, for each task, what was written for each file.
 
-    Raises FileError for a source that is another here, and whatever reading and encoding raises.
+    Raises FileError for a source that is another one here, and what reading and encoding raises.
     """
     job = _job(batch.job)
     return [list(_perform(job, task)) for task in batch.tasks]
@@ -130,15 +133,15 @@ def _job(packed: bytes) -> Job:
 
 @lru_cache(maxsize=2)
 def tensors_of(description: bytes) -> Tensors:
-    """The tensors of a Source, opened in this process once. Raises FileError where its files are not what they were."""
+    """Return the tensors of a Source, opened once per process. Raises FileError if its files have changed."""
     reopen, states = pickle.loads(description)
     check_states(states)
-    found: Tensors = reopen()
-    return found
+    tensors: Tensors = reopen()
+    return tensors
 
 
 def check_states(states: Iterable[tuple[str, int, int]]) -> None:
-    """Raise FileError where a file is not what it was for the process that told of it. See `Source.states`."""
+    """Raise FileError if a file is not the one that the run read. See `Source.states`."""
     for name, size, changed in states:
         state = state_of(located(name))
         if state == NO_FILE:
@@ -151,7 +154,7 @@ def check_states(states: Iterable[tuple[str, int, int]]) -> None:
 def encoded_pieces(
     tensor: Tensor, start: int, stop: int, pieces: Sequence[Piece], statistics: bool, finite: bool
 ) -> Iterator[tuple[NDArray[np.uint8], Figures]]:
-    """Rows read once, and encoded as each piece wants them, with what that cost. Raises FileError, FormatError."""
+    """Read rows once, and yield them encoded for each piece, with their figures. Raises FileError, FormatError."""
     started = time.perf_counter()
     raw = read_rows(tensor, start, stop, finite)
     is_copied = all(piece.is_copy for piece in pieces)
@@ -185,10 +188,10 @@ def _perform(job: Job, task: RowTask) -> Iterator[Wrote]:
 
 def _tensor(job: Job, task: RowTask) -> Tensor:
     if task.raw is None:
-        found = tensors_of(job.source).get(task.name)
-        if found is None:
+        tensor = tensors_of(job.source).get(task.name)
+        if tensor is None:
             raise FileError(f"a worker finds no tensor {task.name!r} in the source", "run it again")
-        return found
+        return tensor
     raw, first = task.raw, task.start
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""What quantizing did, or would do: files, their tensors, and what each lost."""
+"""Report what quantizing did, or would do: files, their tensors, and the error of each."""
 
 import math
 from collections.abc import Mapping
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-3  # of the truth's standard deviation; a correct float32 implementation is at 1e-5
 # Fields whose keys in JSON are those of all results; what a check came to is a word there, too.
-RENAMED = {"path": "file", "bytes": "size_bytes", "valid": "verdict", "passed": "verdict"}
+RENAMED = {"path": "file", "bytes": "size_bytes", "ok": "verdict"}
 
 
 def verdict_word(passed: bool) -> str:
-    """The word that the JSON of every check has for what it came to."""
+    """Return the verdict in the JSON of every check: "ok" or "wrong"."""
     return "ok" if passed else "wrong"
 
 
 @dataclass(frozen=True)
 class Report:
-    """A result whose fields are what `--json` prints, and behind them the properties `also`; see RENAMED."""
+    """Base of results whose fields are printed by `--json`, followed by the properties in `also`; see RENAMED."""
 
     also: ClassVar[tuple[str, ...]] = ()
 
@@ -36,14 +36,14 @@ class Report:
 
 @dataclass(frozen=True)
 class LogitReport(Report):
-    """How far a file's logits are from the original's.
+    """Report how far a file's logits are from the original's.
 
     difference: the largest over all prompts and positions, in units of the standard deviation of the original's logits
-    on that prompt. exact: every weight is stored with the value that it had, so that nothing but the order of sums may
-    make a difference. An encoder's hidden states stand in for logits.
+    on that prompt. exact: every weight is stored with its original value, so only the order of sums may make a
+    difference. An encoder's hidden states take the place of logits.
     """
 
-    also = ("passed",)
+    also = ("ok",)
 
     prompts: int
     tokens: int
@@ -52,17 +52,17 @@ class LogitReport(Report):
     tolerance: float = TOLERANCE
 
     @property
-    def passed(self) -> bool:
-        """Whether the file is as good as it can be told to be: rounded weights make any difference possible."""
+    def ok(self) -> bool:
+        """Return True unless an exact file differs by more than the tolerance; rounded weights allow any difference."""
         return not self.exact or self.difference <= self.tolerance
 
 
 class TensorReport(NamedTuple):
-    """One tensor of an output.
+    """Report one tensor of an output.
 
-    source, format: names of the formats before and after. fallback: why it is not the one that the recipe wants. rule:
-    the user's regular expression that decided. rmse, max_error: relative to the source's. seconds: of all threads.
-    feedback: how it was encoded by what its product's inputs were like, where that was asked for.
+    source, format: names of the formats before and after. fallback: why it is not the recipe's format. rule: the user's
+    regular expression that decided. rmse, max_error: relative to the source's values. seconds: of all threads.
+    feedback: how GPTQ encoded it.
     """
 
     name: str
@@ -78,7 +78,7 @@ class TensorReport(NamedTuple):
     feedback: Mapping[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """As `quantize --json` shows it; the figures of a run only after one."""
+        """Return it as `quantize --json` prints it; figures only after a run."""
         figures = {"rmse": self.rmse, "max_error": self.max_error, "seconds": self.seconds}
         return {
             "name": self.name,
@@ -94,13 +94,13 @@ class TensorReport(NamedTuple):
 
 
 class TranscodingReport(NamedTuple):
-    """What exact transcoding made of a weight.
+    """Report the result of exact transcoding for a weight.
 
-    source, format: names of the formats before (decoded, where the checkpoint packs integers) and after. reason: why
-    no format of blocks holds it; None where one does. blocks: of the format, or of `nearest`, which holds most of them
-    (where that is less than half, of the first rows alone). inexact: how many of these do not mean the values that
-    they are made of, the first of them at row, column. rounded: how many values the format changes, after all.
-    as_rounded: blocks whose values, rounded to the source's format, are the source's, which were rounded before.
+    source, format: names of the formats before (after unpacking a prequantized weight) and after. reason: why no block
+    format holds it exactly; None if one does. blocks: of the format, or of `nearest`, which holds most of them (if that
+    is less than half, of the first rows only). inexact: how many of these differ from the source, the first at row,
+    column. rounded: how many values the format changes. as_rounded: blocks that equal the source only after rounding to
+    the source's format.
     """
 
     name: str
@@ -118,11 +118,11 @@ class TranscodingReport(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of values."""
+        """Return the number of values."""
         return math.prod(self.shape)
 
     def as_dict(self) -> dict[str, Any]:
-        """As `convert --outtype exact --json` shows it."""
+        """Return it as `convert --outtype exact --json` prints it."""
         first = {"nearest": self.nearest, "row": self.row, "column": self.column} if self.inexact else {}
         return {
             "name": self.name,
@@ -140,9 +140,9 @@ class TranscodingReport(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputReport:
-    """One recipe's output: a file, or a split set whose first shard is `file`. nbytes: of all its files.
+    """Report one recipe's output: a file, or a split set whose first shard is `file`.
 
-    manifest: what says how it was made, where that was asked for.
+    nbytes: of all its files. manifest: its path, if one was written.
     """
 
     recipe: str
@@ -154,7 +154,7 @@ class OutputReport:
 
     @property
     def bits_per_weight(self) -> float:
-        """Of tensor data, all tensors counted."""
+        """Return the bits per value of tensor data, over all tensors."""
         values = sum(math.prod(tensor.shape) for tensor in self.tensors)
         return 8 * sum(tensor.nbytes for tensor in self.tensors) / values if values else 0.0
 
@@ -163,12 +163,12 @@ class OutputReport:
         return [tensor for tensor in self.tensors if tensor.fallback]
 
     def by_format(self) -> dict[str, tuple[int, int]]:
-        """Format → number of tensors, bytes; the most bytes first."""
-        found: dict[str, tuple[int, int]] = {}
+        """Return format → (tensors, bytes), the largest first."""
+        totals: dict[str, tuple[int, int]] = {}
         for tensor in self.tensors:
-            count, size = found.get(tensor.format, (0, 0))
-            found[tensor.format] = (count + 1, size + tensor.nbytes)
-        return dict(sorted(found.items(), key=lambda entry: -entry[1][1]))
+            count, size = totals.get(tensor.format, (0, 0))
+            totals[tensor.format] = (count + 1, size + tensor.nbytes)
+        return dict(sorted(totals.items(), key=lambda entry: -entry[1][1]))
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -185,13 +185,13 @@ class OutputReport:
 
 @dataclass(frozen=True)
 class QuantizeReport:
-    """What `quantize` did for all recipes.
+    """Report what `quantize` did for all recipes.
 
-    source_bytes: tensor data read. resumed_bytes: how many of them an earlier run had dealt with.
-    without_importance: encoded tensors that the importance matrix lacks. free_bytes: on the disk of the first output,
-    before the run. seconds: in all; compile_seconds: of them, making the kernels ready. check: the comparison with the
-    original, where one was asked for. transcoding: what exact transcoding made of each weight. search: of the
-    recipe for a target, its predicted and measured KL divergence and its text. work: what a planned run will take.
+    source_bytes: tensor data read. resumed_bytes: of these, done by an earlier run. without_importance: encoded tensors
+    that the importance matrix lacks. free_bytes: on the disk of the first output, before the run. seconds: in all;
+    compile_seconds: of these, compiling kernels. check: the comparison with the original, on request. transcoding: the
+    results of exact transcoding. search: of a recipe for a target size, its predicted and measured KL divergence and
+    its text. work: the plan of a run with a cost model.
     """
 
     outputs: tuple[OutputReport, ...]
@@ -210,11 +210,11 @@ class QuantizeReport:
 
     @property
     def fits(self) -> bool:
-        """Whether the disk has room for all outputs."""
+        """Return True if the disk has room for all outputs."""
         return sum(output.nbytes for output in self.outputs) <= self.free_bytes
 
     def as_dict(self) -> dict[str, Any]:
-        """The contract of `quantize --json`."""
+        """Return the JSON of `quantize --json`."""
         return {
             "outputs": [output.as_dict() for output in self.outputs],
             "dry_run": self.dry_run,

@@ -1,11 +1,11 @@
-"""Files that are written in several sittings: what is there already, and whether it is what was written.
+"""Write GGUF files that an interrupted run leaves for the next one, which checks and keeps the rows that are there.
 
-    NAME.gguf.partial            the file, at its full size, with holes
-    NAME.gguf.partial.journal    one JSON line that says what the file is made of and from, then one for every row range
-                                 that was written: [tensor, first row, end row, crc32 of the bytes, error figures]
+NAME.gguf.partial            the file, at its full size, with holes
+NAME.gguf.partial.journal    one JSON line about what the file is made of, then one for every row range that was
+                             written: [tensor, first row, end row, crc32 of the bytes, error figures]
 
-A range is noted only after its bytes were handed to the system, so a process can be killed at any moment; and every
-range is read back and compared before it is believed, so a machine can lose power. The final name appears at the end.
+A range is noted only after its bytes were handed to the system, so a process can be killed at any moment. Every range
+is read back and compared before it is used, so a machine can lose power. The final name appears at the end.
 """
 
 import json
@@ -39,9 +39,9 @@ READ_BACK = 1 << 24  # bytes verified at a time
 
 
 def fingerprint(paths: Sequence[Path], origin: Sequence[Sequence[str]] = ()) -> list[list[Any]]:
-    """Name, size and time of change of each file: what must be the same when a run is taken up again.
+    """Return name, size and time of change of each file: these must be the same when a run is resumed.
 
-    origin: what else decides the values, such as names and versions of what is in a store; the last entries.
+    origin: what else decides the values, such as names and versions of objects in a store; appended.
     """
     infos = [(path.name, path.stat()) for path in paths if not isinstance(path, StorePath)]
     return [*([name, info.st_size, info.st_mtime_ns] for name, info in infos), *map(list, origin)]
@@ -55,34 +55,34 @@ def journal_path(path: Path) -> Path:
     return path.with_name(path.name + PARTIAL + JOURNAL)
 
 
-def left_behind(targets: Iterable[Path], resume: bool, uses: Sequence[str] = ()) -> list[str]:
-    """What to say of unfinished files that interrupted runs left of `targets`, which are about to be written.
+def unfinished_warnings(targets: Iterable[Path], resume: bool, uses: Sequence[str] = ()) -> list[str]:
+    """Return warnings about unfinished files that interrupted runs left of `targets`.
 
     uses: ENCODED, SEARCHED, if this run goes on from them.
     """
-    targets, found = [target for target in targets if not isinstance(target, StorePath)], []
-    for kind in (PARTIAL, ENCODED, SEARCHED):
-        own = {target.with_name(target.name + kind + JOURNAL) for target in targets}
-        taken = own if kind in (PARTIAL, *uses) else set()
+    targets, warnings = [target for target in targets if not isinstance(target, StorePath)], []
+    for suffix in (PARTIAL, ENCODED, SEARCHED):
+        own = {target.with_name(target.name + suffix + JOURNAL) for target in targets}
+        taken = own if suffix in (PARTIAL, *uses) else set()
         for journal in sorted(own):
             left = journal.with_suffix("")
             if not left.is_file() or is_held(journal) or not is_list(journal, KEY):
                 continue
             if journal not in taken:
-                found.append(f"{left} is left of an interrupted run: finish that with `resume`, or delete it")
+                warnings.append(f"{left} is left of an interrupted run: finish that with `resume`, or delete it")
             elif not resume:
-                found.append(f"{left} of an interrupted run is not used; `resume` would have gone on from it")
-    return found
+                warnings.append(f"{left} of an interrupted run is not used; `resume` would have gone on from it")
+    return warnings
 
 
-def idle_resume(targets: Iterable[Path], resume: bool) -> list[str]:
-    """What to say where nothing is left of a run that is interrupted: a store keeps no parts of what is not whole."""
+def resume_warnings(targets: Iterable[Path], resume: bool) -> list[str]:
+    """Return warnings if `resume` is set for a store that keeps no parts of interrupted uploads."""
     stores = {target.scheme for target in targets if isinstance(target, StorePath) and not can_resume(target)}
     return [f"{scheme}:// keeps nothing of what is not whole: `resume` begins anew" for scheme in stores if resume]
 
 
 class PartialGguf(OpenGguf):
-    """A GGUF file that knows which rows it has already. file: it and its list, both open and this run's own."""
+    """Write a GGUF file that knows which rows it has. file: the file and its journal, both open."""
 
     def __init__(self, layout: Layout, file: Unfinished) -> None:
         super().__init__(file.fd, layout, file.target)
@@ -92,7 +92,7 @@ class PartialGguf(OpenGguf):
 
     @property
     def state(self) -> State:
-        """Of the file, which has it under its final name, too."""
+        """Return the file's state, which stays the same under its final name."""
         return state_of(self._fd)
 
     def covered(self, index: int, start: int, stop: int) -> Figures | None:
@@ -122,7 +122,7 @@ class PartialGguf(OpenGguf):
             self._file.note([index, start, stop, crc, *figures])
 
     def shared(self) -> SharedFile:
-        """The file for other processes to write into; they know it by a mark in the list."""
+        """Return the file for other processes to write into, with a new mark in its journal."""
         mark = secrets.token_hex(16)
         with self._lock:
             position = os.lseek(self._file.log, 0, os.SEEK_END) + len('["workers", "')
@@ -132,7 +132,7 @@ class PartialGguf(OpenGguf):
         )
 
     def resume(self, lines: Sequence[Any]) -> None:
-        """Go on from the row ranges that a journal lists, those that are on disk as they were written."""
+        """Take over the row ranges of a journal whose bytes are as they were written."""
         for index, start, stop, crc, *numbers in lines:
             if self._crc(index, start, stop) == crc:
                 self._ranges[index, start, stop] = Figures(*numbers)
@@ -161,12 +161,12 @@ def resumable_gguf(
     reads: InputFiles = NOTHING,
     anew: str = ANEW,
 ) -> Iterator[PartialGguf]:
-    """Create a GGUF file that a killed or interrupted run leaves behind half done, to be taken up by another.
+    """Create a GGUF file that an interrupted run leaves half done for another.
 
     plan: a digest of everything but the source's values that decides the bytes. sources: `fingerprint` of the files.
-    resume: go on from what an earlier run left; where there is nothing, start. anew: as in `resumable`.
-    Raises FileError where sources or plan are not those of the earlier run, another process writes this file, or a
-    file that no run of ours left has the name of an unfinished one; and where `files.atomic.check_target` does.
+    resume: go on from what an earlier run left; without that, start. anew: as in `resumable`. Raises FileError if
+    sources or plan differ from the earlier run's, if another process writes this file, if an unknown file has the name
+    of the unfinished one, and as `io.atomic.check_target`.
     """
     head = {KEY: 1, "plan": plan, "sources": sources, "bytes": layout.total}
     with resumable(target, head, resume, overwrite, reads, anew) as (file, entries):
@@ -189,10 +189,10 @@ def resumable(
     reads: InputFiles = NOTHING,
     anew: str = ANEW,
 ) -> Iterator[tuple[Unfinished, list[Any]]]:
-    """Create a file of head["bytes"] bytes that a killed run leaves behind, with a list of what it did, for another.
+    """Create a file of head["bytes"] bytes that an interrupted run leaves for another, with a journal of what it did.
 
-    Yields the open file and what an earlier run noted; it gets its name when the block ends. head, resume: see
-    `resumable_gguf`, which raises the same. anew: what to do where the earlier run was another.
+    Yields the open file and the earlier run's notes; the file gets its name when the block ends. head, resume: see
+    `resumable_gguf`, which raises the same. anew: the hint if the earlier run was another one.
     """
     check_target(target, reads, overwrite)
     reads.check_target(partial_path(target))
@@ -215,7 +215,7 @@ def resumable(
 
 
 def remove_partial(target: Path) -> None:
-    """Remove what is left of a run that was killed when its file had its final name already."""
+    """Remove what a run left that was killed after its file got its final name."""
     if not is_list(journal_path(target), KEY):
         return
     with unfinished(target, PARTIAL, PARTIAL + JOURNAL, {KEY: 1}, KEY, 0, overwrite=False) as file:
@@ -224,7 +224,7 @@ def remove_partial(target: Path) -> None:
 
 
 def stored_bytes(path: Path) -> int:
-    """Bytes on disk of a file, which another run may just be giving its final name."""
+    """Return the bytes on disk of a file; 0 if there is none."""
     try:
         return path.stat().st_blocks * 512
     except OSError:
@@ -232,7 +232,7 @@ def stored_bytes(path: Path) -> int:
 
 
 def _earlier(lines: Sequence[str], contents: dict[str, Any], target: Path, anew: str) -> list[Any]:
-    """What an earlier run noted in its journal."""
+    """Return the notes of an earlier run's journal. Raises FileError if that run was another one."""
     head = json.loads(lines[0])
     if head.get("sources") != contents["sources"]:
         raise FileError(f"{_changed(head.get('sources'), contents['sources'])} since {target} was begun", hint=anew)

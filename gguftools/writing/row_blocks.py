@@ -1,4 +1,4 @@
-"""Work on the rows of many tensors: blocks of rows, in threads, never more than a few blocks in memory."""
+"""Work on the rows of many tensors in threads, with only a few blocks of rows in memory."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
@@ -18,7 +18,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass
 class RowBlock:
-    """Rows `start` … `stop` of a tensor."""
+    """Describe rows `start` … `stop` of a tensor."""
 
     tensor: Tensor
     start: int
@@ -46,7 +46,7 @@ def over_rows(
 ) -> Iterator[tuple[Tensor, int, T]]:
     """Call `look(tensor, start, stop)` for every block of rows; yields (tensor, start, result) in order.
 
-    progress(bytes done, of how many, tensor): called in this thread. What `look` raises is raised here.
+    progress(bytes done, of how many, tensor): called in this thread. Raises what `look` raises.
     """
     tensors = list(tensors)
     threads, total = thread_count(threads), sum(tensor.nbytes for tensor in tensors)
@@ -70,16 +70,16 @@ def by_tensor(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, list[T]]:
-    """The results of `over_rows` by the tensor's name, for each tensor those of its blocks."""
+    """Return the results of `over_rows` by tensor name: a list for the blocks of each."""
     tensors = list(tensors)
-    found: dict[str, list[T]] = {tensor.name: [] for tensor in tensors}
+    results: dict[str, list[T]] = {tensor.name: [] for tensor in tensors}
     for tensor, _, result in over_rows(tensors, look, threads=threads, progress=progress):
-        found[tensor.name].append(result)
-    return found
+        results[tensor.name].append(result)
+    return results
 
 
 def row_ranges(tensor: Tensor, step: int | None = None) -> Sequence[tuple[int, int]]:
-    """Start and end of each block of `step` rows; of as many as have BLOCK_VALUES values if not given.
+    """Return start and end of each block of `step` rows; by default as many as have BLOCK_VALUES values.
 
     Rows that are stored together are never parted.
     """
@@ -102,10 +102,10 @@ def run_blocks(
 ) -> Generator[tuple[R, T], None, None]:
     """Call `perform(block)` for every block, in threads; yields (block, result) as they are done, or in_order.
 
-    Small tensors go to a thread together; two such batches a thread are under way at most, those included whose results
-    nobody has taken yet. When this generator is closed, nothing is under way any more.
-    total: bytes of all blocks. executor: what runs the batches instead of threads of its own.
-    progress(bytes done, total, tensor): called in this thread. What `perform` raises is raised here.
+    Small tensors go to a thread together. At most two such batches per thread are running or wait for the caller to
+    take their results; when this generator is closed, none is running. total: bytes of all blocks. executor: runs the
+    batches instead of own threads. progress(bytes done, total, tensor): called in this thread. Raises what `perform`
+    raises.
     """
     queue, done = batched(blocks), 0
     running: dict[Future[list[T]], list[R]] = {}  # in the order of the blocks
@@ -130,7 +130,7 @@ def run_blocks(
 
 
 def batched(blocks: Iterable[R]) -> Iterator[list[R]]:
-    """Blocks, those of small tensors together, so that a thread is asked once for many of them."""
+    """Group blocks of small tensors, so that each call of a thread has enough work."""
     batch: list[R] = []
     values = 0
     for block in blocks:

@@ -1,4 +1,4 @@
-"""Vectors of texts as files: .npy, which numpy and others read, or JSON."""
+"""Write embedding vectors as .npy or JSON files."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ NPY, JSON = ".npy", ".json"
 
 
 def check_output(output: PathLike, reads: InputFiles, overwrite: bool) -> Path:
-    """Where vectors may be written. Raises OptionError for another kind of file, and as `check_target` does."""
+    """Return the path for vectors. Raises OptionError for another file type, and as `check_target`."""
     path = output_path(output)
     if path.suffix not in (NPY, JSON):
         raise OptionError(f"{path} is neither a {NPY} nor a {JSON} file", "name the output so")
@@ -26,10 +26,10 @@ def check_output(output: PathLike, reads: InputFiles, overwrite: bool) -> Path:
     return path
 
 
-def write_vectors(found: "Embeddings", path: Path, reads: InputFiles, overwrite: bool) -> None:
-    """float32, a row each, as .npy; or JSON with what is said of them. Raises FileError."""
+def write_vectors(embeddings: "Embeddings", path: Path, reads: InputFiles, overwrite: bool) -> None:
+    """Write vectors as .npy (float32, one row each), or as JSON with their report. Raises FileError."""
     with atomic_output(path, overwrite=overwrite, reads=reads) as file:
         if path.suffix == NPY:
-            np.save(file, np.ascontiguousarray(found.vectors, "<f4"), allow_pickle=False)
+            np.save(file, np.ascontiguousarray(embeddings.vectors, "<f4"), allow_pickle=False)
         else:
-            file.write(json.dumps(found.as_dict(), ensure_ascii=False).encode())
+            file.write(json.dumps(embeddings.as_dict(), ensure_ascii=False).encode())

@@ -1,4 +1,4 @@
-"""Files of a set that workers write whole, each its own: to stores, where several cannot write into one object."""
+"""Let each worker write files of a set as a whole: to stores, where several cannot write one object."""
 
 import time
 from collections.abc import Sequence
@@ -22,8 +22,9 @@ from .remote_tasks import Source, can_travel, tensors_of
 
 
 class NamedItem(NamedTuple):
-    """An Item whose tensor is named. source: in what it is read from; name, shape: in the file. format: None for the
-    one that it has.
+    """Describe an Item by the tensor's name.
+
+    source: its name in the source; name, shape: in the file. format: None to copy.
     """
 
     source: str
@@ -34,7 +35,7 @@ class NamedItem(NamedTuple):
 
 
 class FileTask(NamedTuple):
-    """A file for a worker to write. source: the description of a `Source`."""
+    """Describe a file for a worker to write. source: the description of a `Source`."""
 
     source: bytes
     path: Path
@@ -48,7 +49,7 @@ class FileTask(NamedTuple):
 
 
 def are_written_elsewhere(files: Sequence[FilePlan], executor: Executor | None, source: Source | None) -> bool:
-    """Whether each of several files goes to a store from a worker that can read all that it is made of."""
+    """Return True if there are several files, all to a store, and workers can read all of their tensors."""
     return (
         len(files) > 1
         and leaves_process(executor)
@@ -70,11 +71,9 @@ def write_files_elsewhere(
     write: WriteOptions,
     resumable: Resumable | None = None,
 ) -> WriteResult:
-    """As `write_files`, a file a worker; the first is written when all others are there, for who takes them for a set.
+    """Write files as `write_files`, one per worker; the first shard follows when all others are there.
 
-    An older set's first shard goes before that.
-
-    write.memory: bytes that a worker may hold. Raises the same.
+    An older set's first shard is removed before. write.memory: bytes that a worker may hold. Raises the same.
     """
     started = time.perf_counter()
     for file in files:
@@ -86,15 +85,15 @@ def write_files_elsewhere(
             make_way(file.path, file.layout.total, None if sources is None else [file.digest(), sources])
     sizes = [sum(item.tensor.nbytes for item in file.items) for file in files]
     tasks = [_task(file, source, write, resumable) for file in files]
-    found: dict[int, list[TensorStats]] = {}
+    results: dict[int, list[TensorStats]] = {}
     number = {id(task): n for n, task in enumerate(tasks)}
     for some in (tasks[1:], tasks[:1]):
         for task, stats in done_elsewhere(executor, write_whole, some):
-            found[number[id(task)]] = stats
+            results[number[id(task)]] = stats
             if write.progress is not None:
-                write.progress(sum(sizes[n] for n in found), sum(sizes), task.path.name)
+                write.progress(sum(sizes[n] for n in results), sum(sizes), task.path.name)
     write.reads.check_unchanged()
-    return WriteResult([found[n] for n in range(len(files))], time.perf_counter() - started, 0.0, sum(sizes))
+    return WriteResult([results[n] for n in range(len(files))], time.perf_counter() - started, 0.0, sum(sizes))
 
 
 def _task(file: FilePlan, source: Source, write: WriteOptions, resumable: Resumable | None) -> FileTask:
@@ -108,13 +107,13 @@ def _task(file: FilePlan, source: Source, write: WriteOptions, resumable: Resuma
         )
         for item in file.items
     )
-    alone = WriteOptions(1, write.memory, statistics=write.statistics, overwrite=write.overwrite)
-    more = (file.alignment, file.reserve, file.magic, alone, resumable)
+    options = WriteOptions(1, write.memory, statistics=write.statistics, overwrite=write.overwrite)
+    more = (file.alignment, file.reserve, file.magic, options, resumable)
     return FileTask(source.description, file.path, file.metadata, items, *more)
 
 
 def write_whole(task: FileTask) -> list[TensorStats]:
-    """Write a file where this is called, by one thread. Raises what `write_files` does."""
+    """Write a file in this process, with one thread. Raises as `write_files`."""
     tensors = tensors_of(task.source)
     items = []
     for each in task.items:

@@ -1,7 +1,7 @@
-"""What a run will take, before it: bytes, requests, memory, hours, money.
+"""Predict what a run takes: bytes, requests, memory, hours, money.
 
-Tasks are those that `write_files` would do. How long encoding takes is measured on this machine, on a few rows of each
-pair of formats; then tasks are handed to workers in their order, each to the one that is free first.
+Tasks are those of `write_files`. Encoding speed is measured on this machine, on a few rows for each pair of formats.
+Tasks are then assigned in order, each to the worker that is free first.
 """
 
 import heapq
@@ -17,7 +17,7 @@ import numpy as np
 
 from archs.bounded_files import PRICES, read_bytes
 from archs.small_files import parse_json
-from quants import Format, Tensor
+from quants import Format
 from quants.errors import OptionError
 from quants.format import format_named
 
@@ -33,12 +33,11 @@ WORKER_MEMORY = 350 << 20  # of Python, numpy and the kernels, before any rows
 
 @dataclass(frozen=True)
 class WorkPlan:
-    """What a run will take.
+    """Predict what a run takes.
 
-    bytes_read, bytes_written: once each. requests: ranges read, and parts written. memory: bytes of a worker at most.
-    encode_seconds: of all workers together, as measured on this machine; transfer_seconds: of all together, too.
-    hours: from the first task's begin to the last one's end. busy: how much of that workers have work. cost: by the
-    prices of the cost model.
+    bytes_read, bytes_written: each once. requests: ranges read, and parts written. memory: bytes of a worker at most.
+    encode_seconds: of all workers together, as measured on this machine; transfer_seconds: the same for transfers.
+    hours: from start to end. busy: fraction of the time that workers have work. cost: by the prices of the cost model.
     """
 
     workers: int
@@ -54,12 +53,12 @@ class WorkPlan:
     cost: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return asdict(self)
 
 
 def plan_work(files: Sequence[FilePlan], cost_model: CostModel, memory: int = DEFAULT_MEMORY) -> WorkPlan:
-    """What writing these files takes. memory: bytes that the tasks of a worker may hold."""
+    """Predict what writing these files takes. memory: bytes that the tasks of a worker may hold."""
     tasks = tasks_of(files, 1, memory, statistics=False)
     read = sum(task.nbytes for task in tasks)
     written = sum(file.layout.total for file in files)
@@ -109,7 +108,7 @@ def _encode_seconds(task: Task) -> float:
 
 @lru_cache
 def _decode_rate(name: str) -> float:
-    """Seconds a value."""
+    """Return seconds per value."""
     form = _known(name)
     if form is None:
         return 0.0
@@ -141,18 +140,18 @@ def _width(form: Format) -> int:
 
 
 def _best(work: Any) -> float:
-    """Seconds of the fastest of a few runs, after one that compiles."""
+    """Return the seconds of the fastest of a few runs, after one that compiles."""
     work()
-    found = []
+    timings = []
     for _ in range(PROBE_TRIES):
         started = time.perf_counter()
         work()
-        found.append(time.perf_counter() - started)
-    return min(found)
+        timings.append(time.perf_counter() - started)
+    return min(timings)
 
 
 def read_prices(path: Path) -> Prices:
-    """A price table: JSON with some of the fields of Prices. Raises OptionError for anything else."""
+    """Read a price table: JSON with some of the fields of Prices. Raises OptionError for anything else."""
     try:
         given = parse_json(read_bytes(path, PRICES))
     except (OSError, ValueError) as error:
@@ -164,12 +163,3 @@ def read_prices(path: Path) -> Prices:
         if isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 <= price < 1e9:
             raise OptionError(f"{path}: {name} is {price!r:.50}; a price of 0 or more was expected")
     return Prices(**{name: float(price) for name, price in given.items()})
-
-
-def shaped(name: str, shape: tuple[int, ...], form: Format) -> Tensor:
-    """A tensor that has a shape and no values, to plan with."""
-
-    def nothing(start: int, stop: int) -> Any:
-        raise OptionError(f"{name} has no values: it is there to plan with")
-
-    return Tensor(name, shape, form, nothing)

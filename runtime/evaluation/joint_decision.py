@@ -20,9 +20,9 @@ from ..model import Model
 from ..products.matmul import gather
 from ..tokenizer import Tokenizer
 
-KINDS = ("noul", "choice", "score")
+QUESTION_TYPES = ("noul", "choice", "score")
 SEPARATOR, QUESTION, OPTION = "<<clef:sep>>", "<<clef:question>>", "<<clef:option>>"  # markers of rendered templates
-KIND = re.compile(r"\nTYPE: (\w+)\nINSTRUCTION: $")
+TYPE_LINE = re.compile(r"\nTYPE: (\w+)\nINSTRUCTION: $")
 EPS = 1e-12
 
 
@@ -49,10 +49,11 @@ def spans_of(tokenizer: Tokenizer, prompt: str) -> Spans:
         if piece.startswith((QUESTION, OPTION)) and not ids:
             raise OptionError("a question or an option of the prompt is empty")
         if piece.startswith(QUESTION):
-            said = KIND.search(before)
-            if said is None or said[1] not in KINDS:
-                raise OptionError("a question of the prompt is not of a known type", f"known are {', '.join(KINDS)}")
-            questions.append((KINDS.index(said[1]), first, len(tokens)))
+            match = TYPE_LINE.search(before)
+            if match is None or match[1] not in QUESTION_TYPES:
+                known = ", ".join(QUESTION_TYPES)
+                raise OptionError("a question of the prompt is not of a known type", f"known are {known}")
+            questions.append((QUESTION_TYPES.index(match[1]), first, len(tokens)))
         elif piece.startswith(OPTION):
             if not questions:
                 raise OptionError("the prompt has an option in front of all questions")
@@ -105,14 +106,14 @@ class _Head:
         prior = (_unit(lexical) * _unit(question + last)[owner]).sum(axis=1)
         return self.judged(fields[owner], self.norm(self.outside, "decision.option_norm", options), prior)
 
-    def fields(self, question: Floats, options: Floats, owner: Ids, last: Floats, kinds: Ids) -> Floats:
+    def fields(self, question: Floats, options: Floats, owner: Ids, last: Floats, types: Ids) -> Floats:
         """Return a vector of each question: its text, its options, the text's end and its type."""
-        found = self.project("proj_question", question)
-        logits = found @ options.T * np.float32(options.shape[1] ** -0.5)
+        vectors = self.project("proj_question", question)
+        logits = vectors @ options.T * np.float32(options.shape[1] ** -0.5)
         own = np.arange(len(question))[:, None] == owner
         summary = ops.softmax(np.where(own, logits, np.float32(-np.inf))) @ options
-        found = found + self.norm(self.outside, "decision.option_summary_norm", summary)
-        return found + self.project("proj_global", last) + self.outside.need_array("token_types.weight")[kinds]
+        vectors = vectors + self.norm(self.outside, "decision.option_summary_norm", summary)
+        return vectors + self.project("proj_global", last) + self.outside.need_array("token_types.weight")[types]
 
     def judged(self, fields: Floats, options: Floats, prior: Floats) -> Floats:
         """Return scores of options by the vectors of their questions and the similarities before."""

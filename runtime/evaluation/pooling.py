@@ -109,6 +109,8 @@ def embeddings(
         ids.append(tokens)
     rows, decides = dict[int, Floats](), has_option_scores(model)
     done, total = 0, sum(map(len, ids))
+    if progress is not None:
+        progress(done, total, None)
     for numbers in batches([len(each) for each in ids]):
         states = model.hidden_states([ids[number] for number in numbers])
         if decides and chosen != "rank":

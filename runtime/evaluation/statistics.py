@@ -86,7 +86,7 @@ def perplexity_figures(base: Doubles, other: Doubles) -> dict[str, float]:
 
 
 def _covariance(a: Doubles, b: Doubles) -> float:
-    """Return the covariance of their means; 0 for fewer than ten."""
+    """Return the covariance of two means; 0 for fewer than ten values."""
     if a.size < 10:
         return 0.0
     return float(((a - a.mean()) * (b - b.mean())).mean()) / (a.size - 1)

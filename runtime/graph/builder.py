@@ -105,7 +105,8 @@ class Builder:
     """A graph under construction. predicts: the file's predictor selects neurons.
 
     keeps: the layer being built is the last, after whose mixer only the rows for the head continue. reads_blocks:
-    attention is that of a draft model's blocks. category: the line of a profile that counts them.
+    attention is that of a draft model's blocks. category: the line of a profile that counts them. side: before
+    the names of values, "enc." in an encoder whose graph has a decoder, too.
     """
 
     network: Network
@@ -120,6 +121,7 @@ class Builder:
     keeps: bool = False
     reads_blocks: bool = False
     category: str = ""
+    side: str = ""
 
     def enclose(self, type: str, layer: Layer, start: int, inputs: tuple[Value, ...], output: Value) -> Value:
         """Record the nodes from `start` on as a region; return its output."""
@@ -162,7 +164,7 @@ class Builder:
         return own
 
     def full_name(self, name: str) -> str:
-        return name if self.layer is None else f"{name}-{self.layer.index}"
+        return f"{self.side}{name}" if self.layer is None else f"{self.side}{name}-{self.layer.index}"
 
     def numbers(self, layer: Layer) -> LayerHParams:
         return self.network.hparams.layers[layer.index]

@@ -4,43 +4,73 @@ Sources: transformers `models/t5/modeling_t5.py`; llama.cpp b11434, `src/models/
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..layer import Layer, Network
 from . import encoder_operations as enc
 from . import operations as op
 from .builder import Builder, Graph
+from .layers import add_head
 from .operations import Value
 
 
-def side_graph(
-    network: Network, layers: Sequence[Layer], farthest: int, activations: tuple[str, str], is_decoder: bool
-) -> Graph:
-    """Return one side, from embedded tokens, including the encoder's last norm. activations: without a gate, and with
-    one.
+@dataclass(frozen=True)
+class Side:
+    """The encoder or the decoder. farthest: distances from here on share a bucket of relative positions. activations:
+    of feed-forward nets without a gate, and with one.
+    """
+
+    layers: Sequence[Layer]
+    farthest: int
+    activations: tuple[str, str]
+    is_decoder: bool
+
+
+def side_graph(network: Network, side: Side) -> Graph:
+    """Return one side, from embedded tokens, including the encoder's last norm."""
+    b = Builder(network)
+    _add_side(b, side, b.add("inp_embd", op.Input((network.hparams.width,))))
+    return b.graph()
+
+
+def whole_graph(network: Network, encoder: Side, decoder: Side | None) -> Graph:
+    """Return both sides from the ids of two texts to logits; of an encoder alone, its hidden states.
+
+    It can be run only without a decoder.
+    """
+    b = Builder(network, side="enc." if decoder else "")
+    embedded = op.Embed(network.global_tensors, (network.hparams.width,), float(network.hparams.embedding_scale))
+    encoded = _add_side(b, encoder, b.add("embd", embedded))
+    if decoder:
+        b.side = ""
+        add_head(b, _add_side(b, decoder, b.add("embd", embedded), encoded))
+    return b.graph()
+
+
+def _add_side(b: Builder, side: Side, x: Value, encoded: Value | None = None) -> Value:
+    """Return the output of a side. encoded: the encoder's output; None where its keys and values come from the cache.
 
     Layers without relative positions use those of the last layer that has them.
     """
-    b = Builder(network)
-    x, bias = b.add("inp_embd", op.Input((network.hparams.width,))), None
-    for place, layer in enumerate(layers):
+    bias = None
+    for place, layer in enumerate(side.layers):
         b.layer = layer
         if "attn_rel_b.weight" in layer:
-            bias = b.add("pos_bias", enc.RelativeBias(x, layer, farthest, is_decoder))
+            bias = b.add("pos_bias", enc.RelativeBias(x, layer, side.farthest, side.is_decoder))
         normed = b.norm(layer, "attn_norm", x)
         q, k, v = (_heads(b, layer, f"attn_{n}", normed, f"{n.upper()}cur") for n in "qkv")
-        mixed = b.add("kqv_out", enc.BiasedAttention(q, k, v, bias, layer, is_decoder))
+        mixed = b.add("kqv_out", enc.BiasedAttention(q, k, v, bias, layer, side.is_decoder))
         x = b.add("ffn_inp", op.Add(x, b.linear(layer, "attn_o", mixed, "attn_out")))
-        if is_decoder:
+        if side.is_decoder:
             q = _heads(b, layer, "cross_attn_q", b.norm(layer, "cross_attn_norm", x, "attn_norm_cross"), "Qcur_cross")
             values = layer.need("cross_attn_o.weight").width
-            mixed = b.add("kqv_cross", enc.CrossAttention(q, place, values))
+            memory = [_heads(b, layer, f"cross_attn_{n}", encoded, f"{n.upper()}cur_cross") for n in "kv" if encoded]
+            mixed = b.add("kqv_cross", enc.CrossAttention(q, place, values, *memory))
             x = b.add("cross_inp", op.Add(x, b.linear(layer, "cross_attn_o", mixed, "cross_attn_out")))
-        x = b.add("l_out", op.Add(x, _net(b, layer, b.norm(layer, "ffn_norm", x), activations)))
+        x = b.add("l_out", op.Add(x, _net(b, layer, b.norm(layer, "ffn_norm", x), side.activations)))
         b.checked[x.number] = layer.prefix
     b.layer = None
-    if not is_decoder:
-        b.norm(network.global_tensors, "enc.output_norm", x, "result_norm")
-    return b.graph()
+    return x if side.is_decoder else b.norm(b.network.global_tensors, "enc.output_norm", x, "result_norm")
 
 
 def _heads(b: Builder, layer: Layer, role: str, x: Value, name: str) -> Value:
@@ -57,12 +87,10 @@ def _net(b: Builder, layer: Layer, x: Value, activations: tuple[str, str]) -> Va
     return b.linear(layer, "ffn_down", hidden, "ffn_out")
 
 
-def codes_graph(
-    network: Network, width: int, units: Sequence[Layer], blocks: Sequence[Layer], groups: int, eps: float
-) -> Graph:
-    """Return the graph from a clip's embedded codes through units of a posnet and ConvNeXt's blocks."""
+def codes_graph(network: Network, units: Sequence[Layer], blocks: Sequence[Layer], groups: int, eps: float) -> Graph:
+    """Return the graph from a clip's codes through units of a posnet and ConvNeXt's blocks."""
     b, outside = Builder(network), network.global_tensors
-    x = b.add("conv1d", enc.FrameConvolution(b.add("inp_embd", op.Input((width,))), outside, "conv1d"))
+    x = b.add("conv1d", enc.FrameConvolution(b.add("inp_embd", enc.EmbedCodes(outside)), outside, "conv1d"))
     for unit in units:
         b.layer = unit
         x = _unit(b, unit, x, groups, eps)

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from quants import Tensor
 from quants.errors import ModelError
 
 from ..layer import Layer
-from .operations import Operation, Shape, Value
+from .operations import Operation, Shape, Value, tensors_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,15 +43,32 @@ class BiasedAttention(Operation):
 
 @dataclass(frozen=True, eq=False)
 class CrossAttention(Operation):
-    """Attention to the keys and values of the encoded text. place: among the decoder's layers."""
+    """Attention to the keys and values of the encoded text. place: among the decoder's layers. k, v: None in a graph
+    that is run, where the cache has them.
+    """
 
     category = "attention"
     q: Value
     place: int
     values: int
+    k: Value | None = None
+    v: Value | None = None
 
     def shape(self) -> Shape:
         return (self.values,)
+
+
+@dataclass(frozen=True, eq=False)
+class EmbedCodes(Operation):
+    """Rows of the embedding table, one for each audio code."""
+
+    outside: Layer
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.outside, "token_embd.weight")
+
+    def shape(self) -> Shape:
+        return (self.outside.need("token_embd.weight").width,)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from .. import ops
 from ..arrays import Floats, Ids
 from ..layer import ForwardContext
 from ..mixers.attention import BIDIRECTIONAL, AttentionOptions, attend
+from ..products.matmul import gather
 from . import encoder_operations as op
 from .read import Read, computes
 
@@ -45,6 +46,12 @@ def _cross_attention(forward: ForwardContext, o: op.CrossAttention, read: Read) 
     return attend(
         read(o.q), k, v, q_positions=forward.positions, scale=1.0, options=BIDIRECTIONAL, threads=forward.threads
     )
+
+
+@computes(op.EmbedCodes)
+def _embed_codes(forward: ForwardContext, o: op.EmbedCodes, read: Read) -> Floats:
+    assert forward.tokens is not None  # set by the callers of whole graphs
+    return gather(o.outside.need("token_embd.weight"), forward.tokens)
 
 
 @computes(op.FrameConvolution)

@@ -42,18 +42,24 @@ def decoder_graph(network: Network, predicts: bool = False) -> Graph:
 def whole_graph(network: Network) -> Graph:
     """Return the graph from token ids to logits of all rows. Raises ModelError as `decoder_graph` does."""
     b = Builder(network)
-    outside, hparams, block = network.global_tensors, network.hparams, network.block
-    embedded = op.Embed(outside, (hparams.width,), float(hparams.embedding_scale))
+    hparams = network.hparams
+    embedded = op.Embed(network.global_tensors, (hparams.width,), float(hparams.embedding_scale))
     x = _write_layers(b, begin(b, b.add(_name_of_embedding(network), embedded)), keeps=False)
-    x = b.norm(outside, block.output_norm, end(b, x), "result_norm")
+    add_head(b, end(b, x))
+    return b.graph()
+
+
+def add_head(b: Builder, x: Value) -> Value:
+    """Return logits, or the normed output of the layers of a model without a head."""
+    outside, hparams, block = b.network.global_tensors, b.network.hparams, b.network.block
+    x = b.norm(outside, block.output_norm, x, "result_norm")
     if block.hidden_states:
-        return b.graph()
+        return x
     if has(outside, "output_proj"):
         x = b.linear(outside, "output_proj", x, "result_proj")
     tied = not has(outside, "output")
     scale = float(hparams.logit_scale * (hparams.tied_logit_scale if tied else 1))
-    b.add("result_output", op.Logits(x, outside, tied, scale, hparams.logit_softcap))
-    return b.graph()
+    return b.add("result_output", op.Logits(x, outside, tied, scale, hparams.logit_softcap))
 
 
 def _name_of_embedding(network: Network) -> str:

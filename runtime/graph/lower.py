@@ -42,14 +42,14 @@ def lower(network: Network, graph: Graph, threads: int) -> Lowering:
 
 
 def _write(lowering: Lowering, node: Node) -> bool:
-    """Write an operation, unless it has no writer, reads what is in no rows, or is better called."""
+    """Write an operation; return False if it has no writer, reads a value without rows, or is better called."""
     operation = node.operation
     write, readable = WRITERS.get(type(operation)), all(map(lowering.has_rows, operation.inputs()))
     return bool(write and readable and not _goes_with_call(lowering) and write(lowering, operation, node.value))
 
 
 def _goes_with_call(lowering: Lowering) -> bool:
-    """Return whether a small operation comes between one that is called and another that will be."""
+    """Return whether a small operation is between a called operation and another one that will be called."""
     nodes = lowering.graph.nodes[lowering.number :]
     if not any(_is_called(lowering, value) for value in nodes[0].operation.inputs()):
         return False

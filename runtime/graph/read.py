@@ -68,7 +68,7 @@ def computes(
 
 
 def computed(forward: ForwardContext, node: Node, read: Read) -> Any:
-    """Return a node's result; nothing if its input is nothing."""
+    """Return a node's result; None if its input is None."""
     if node.value.rows == "some" and any(read(value) is None for value in node.operation.inputs()):
         return None
     return COMPUTE[type(node.operation)](forward, node.operation, read)

@@ -130,7 +130,7 @@ class Wkv7(Recurrent):
 
 @dataclass(frozen=True, eq=False)
 class CurrentTokenBonus(Recurrent):
-    """sum(r k weight) x of each head: a token's reading of itself (RWKV). role: "" for no weights."""
+    """sum(r k weight) x of each head: the current token's bonus (RWKV). role: "" for no weights."""
 
     reads = ("{role}.weight",)
     r: Value
@@ -165,7 +165,7 @@ class MixValues(Recurrent):
 
 @dataclass(frozen=True, eq=False)
 class L2Norm(Operation):
-    """Heads scaled to length one: x / sqrt(sum(x²) + eps), or (`is_least`) x / max(length, eps)."""
+    """Heads scaled to length one: x / sqrt(sum(x²) + eps), or x / max(length, eps) if `eps_is_minimum`."""
 
     category = "norms"
     x: Value

@@ -197,7 +197,7 @@ _RWKV = re.compile(
 
 
 def _serves_rwkv(network: Network) -> bool:
-    """Return whether all layers with RWKV's mixer are supported: later ones read the first one's values."""
+    """Return whether all layers with RWKV's mixer are supported; later layers read values of the first."""
     layers = [layer for layer in network.layers if network.layer_type(layer).mixer.startswith("rwkv")]
     matrices = [(layer, role) for layer in layers for role in layer.tensors if _RWKV.fullmatch(role)]
     return rwkv_mixers.supports(network) and all(

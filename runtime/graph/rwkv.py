@@ -55,7 +55,7 @@ def time_mix(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _time_mix7(b: Builder, layer: Layer, x: Value, difference: Value, size: int) -> Value:
-    """Build RWKV 7's mix: a state answers to a key, and takes back part of that, channel by channel."""
+    """Build RWKV 7's time mix: the state's answer to a key is partly removed from it, channel by channel."""
     fused = "time_mix_lerp_fused"
     xr, xw, xk, xv, xa = (
         b.add(f"time_mix_x{name}", rec.Lerp(x, layer, difference, fused, i)) for i, name in enumerate("rwkva")
@@ -87,9 +87,9 @@ def _time_mix7(b: Builder, layer: Layer, x: Value, difference: Value, size: int)
 
 
 def _time_mix6(b: Builder, layer: Layer, x: Value, difference: Value, size: int) -> Value:
-    """Build RWKV 6's mix: the mixture with the previous token and the state's decay depend on the token.
+    """Build RWKV 6's time mix: the mixture with the previous token and the state's decay depend on the token.
 
-    Layers converted from a Qwen's (without `time_mix_first`) also read what they have just written, and don't norm it.
+    Layers converted from Qwen (without `time_mix_first`) read the state after the current token, without a norm.
     """
     xw, xk, xv, xr, xg = _mixed_by_token(b, layer, x, difference)
     r, k, v = (

@@ -10,7 +10,7 @@ from .operations import Operation, Shape, Value
 
 @dataclass(frozen=True, eq=False)
 class Repeat(Operation):
-    """x repeated: equal streams at first."""
+    """x repeated: the streams begin equal."""
 
     x: Value
     times: int
@@ -115,7 +115,7 @@ class Stack(Operation):
 
 @dataclass(frozen=True, eq=False)
 class AsLong(Operation):
-    """x scaled to the length of another value."""
+    """x scaled to the norm of another value."""
 
     x: Value
     other: Value

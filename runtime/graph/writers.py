@@ -53,7 +53,7 @@ def _norm(lowering: Lowering, operation: op.Norm, value: Value) -> bool:
 
 
 def add_norm(lowering: Lowering, layer: Layer, role: str, x: Vectors, out: Vectors, eps: float) -> None:
-    """Add a norm of x, like `ForwardContext.norm`. eps: 0 for the model's."""
+    """Add a norm of x, as `ForwardContext.norm` computes it. eps: 0 for the model's."""
     width = x.width
     weight, norm = layer.array(f"{role}.weight"), lowering.network.block.norm
     weight = layer.array(role) if weight is None else weight
@@ -74,7 +74,7 @@ def add_norm(lowering: Lowering, layer: Layer, role: str, x: Vectors, out: Vecto
 
 
 def supports_product(layer: Layer, role: str) -> bool:
-    """Return whether a weight is multiplied from its blocks, with nothing but a bias added."""
+    """Return whether a weight is multiplied from its blocks, with at most a bias."""
     weight = layer.tensors.get(f"{role}.weight")
     return (
         weight is not None
@@ -103,7 +103,7 @@ def _linear(lowering: Lowering, operation: op.Linear, value: Value) -> bool:
 
 
 def sum_of(lowering: Lowering, value: Value, following: int) -> Value | None:
-    """Return the residual stream that a result is directly added to: the following node is the last reader of both."""
+    """Return the residual stream that a result is added to, if the next node does so and is the last reader of both."""
     number = lowering.sole_reader(value)
     if number is None or number != following:
         return None

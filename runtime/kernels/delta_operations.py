@@ -64,7 +64,7 @@ def _delta_rest(v, v_at, width, q, k, q_scale, k_scale, decay, apart, beta, stat
 def delta_step(row, thread, threads):  # type: ignore[no-untyped-def]
     """Compute the gated delta rule, with queries and keys scaled to length one, and queries by the root of SIZE.
 
-    KIND: BY_HEAD has one of STEPS for each head, e^(A * softplus(step + BIAS)) its decay; BY_CHANNEL one for each
+    STEP_TYPE: BY_HEAD has one of STEPS for each head, e^(A * softplus(step + BIAS)) its decay; BY_CHANNEL one for each
     channel of a head's keys; BOUNDED the same with e^(BOUND * sigmoid(|A| * (step + BIAS))). Heads that share one of
     GROUPS keys are neighbours, or with TURNS as far apart as there are keys.
     """

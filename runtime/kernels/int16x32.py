@@ -19,7 +19,7 @@ i16x32 = LaneType("i16x32", VECTOR, nt.Integer)
 
 @functools.cache
 def cpu_features() -> frozenset[str]:
-    """What the processor that kernels are compiled for has, as LLVM names it, each with its +."""
+    """Return the target processor's features by LLVM's names, each with its +."""
     return frozenset(host_features().split(","))
 
 

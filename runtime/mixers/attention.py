@@ -113,12 +113,12 @@ class _Job:
 
     @property
     def keys(self) -> int:
-        """Of one text."""
+        """Return the number of keys of one text."""
         return len(self.k) // self.sequences
 
     @cached_property
     def sinks(self) -> Floats:
-        """Logits of sinks, float32 (heads,); -inf without any."""
+        """Return logits of sinks, float32 (heads,); -inf without any."""
         sinks = self.options.sinks
         return np.full(self.q.shape[1], -np.inf, np.float32) if sinks is None else np.asarray(sinks, np.float32)
 

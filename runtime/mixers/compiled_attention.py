@@ -1,7 +1,8 @@
-"""Attention layers as compiled operations (`kernels.attention_operations`): from a layer's input to its heads' results.
+"""Attention layers as compiled operations (`kernels.attention_operations`): from a layer's input to the heads' outputs.
 
-Dataclasses say what a layer computes; `write_attention` and `write_latent_attention` append its operations to a list.
-What moves between runs (rotation tables, caches that grow) is patched into rows that are noted while they are written.
+Dataclasses describe what a layer computes; `write_attention` and `write_latent_attention` append its operations to a
+list. Addresses that change between runs (rotation tables, growing caches) are patched into the rows recorded in
+`Bound`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,13 +34,13 @@ GATES = {"sigmoid": ops.SIGMOID, "softplus": ops.SOFTPLUS}
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """What self-attention computes. Widths are of one head; rope_width 0: nothing rotates; window, chunk, softcap,
-    clamp: 0 for none.
+    """The computation of a layer's self-attention.
 
-    steps: what happens to queries, keys and values, as `archs.spec.Block.qkv_steps`. head_eps: of layer norms with
-    weights for each head, 0 where those are RMS norms. tempered: queries are multiplied by a factor of their position.
-    slopes: of ALiBi, (heads,). biased: a table of terms by head and key is added to the scores. keeps: it has keys of
-    its own, and looks not at those of an earlier layer.
+    Widths are of one head; rope_width 0: no rotation; window, chunk, softcap, clamp: 0 for none. steps: applied to
+    queries, keys and values, as `archs.spec.Block.qkv_steps`. head_eps: of layer norms with weights for each head, 0
+    for RMS norms. tempered: queries are multiplied by a factor of their position. slopes: of ALiBi, (heads,). biased: a
+    table of terms by head and key is added to the scores. keeps: the layer has keys of its own, instead of reusing
+    those of an earlier layer.
     """
 
     heads: int
@@ -68,9 +69,11 @@ class AttentionSpec:
 
 @dataclass(frozen=True)
 class LatentAttentionSpec:
-    """What multi-head latent attention computes. plain_width: of a key's part that does not rotate; value_width: of a
-    head's values. eps: of the norms of latents, key_eps of the rotated keys'. absorbed: the matrices that widen the
-    latent are multiplied into queries and results, and caches keep latents; otherwise keys and values of each head.
+    """The computation of multi-head latent attention.
+
+    plain_width: of a key's part that is not rotated; value_width: of a head's values. eps: of the norms of latents,
+    key_eps of the rotated keys'. absorbed: the matrices that widen the latent are multiplied into queries and results,
+    and caches keep latents; otherwise each head has keys and values.
     """
 
     heads: int
@@ -91,7 +94,7 @@ class LatentAttentionSpec:
 
 
 def attention_spec(network: Network, index: int) -> AttentionSpec:
-    """Return the spec of a layer with `self_attention.attention`."""
+    """Return the spec of a layer built by `graph.attention.attention`."""
     hparams, block, own = network.hparams, network.block, network.hparams.layers[index]
     keeps = own.kv_source_layer is None
     steps = block.qkv_steps if keeps else tuple(step for step in ("norm", "rope"))
@@ -122,7 +125,7 @@ def attention_spec(network: Network, index: int) -> AttentionSpec:
 
 
 def latent_attention_spec(network: Network, layer: Layer) -> LatentAttentionSpec:
-    """Return the spec of a layer with `latent_attention.latent_attention`, or `widened_attention`."""
+    """Return the spec of a layer built by `graph.latent_attention`."""
     keys, own, block = network.keys, network.hparams.layers[layer.index], network.block
     absorbed = "attn_k_b.weight" in layer
     latent = size_of(keys, own, "attention.kv_lora_rank")
@@ -153,7 +156,7 @@ def latent_attention_spec(network: Network, layer: Layer) -> LatentAttentionSpec
 
 
 class OperationList(Protocol):
-    """Where operations are written (see `graph.lowering.MachineList`)."""
+    """The list that operations are appended to (see `graph.lowering.MachineList`)."""
 
     rows: list[Ints]
 
@@ -162,7 +165,7 @@ class OperationList(Protocol):
 
 @dataclass
 class Workspace:
-    """Memory that layers use one after the other, by what it is for and its size."""
+    """Memory that layers use one after the other, by purpose and size."""
 
     threads: int
     arrays: dict[tuple[str, int], Floats] = field(default_factory=dict)
@@ -172,7 +175,7 @@ class Workspace:
         return self.arrays.setdefault((name, size), aligned((size,)))
 
     def vectors(self, name: str, width: int, each: int = 0) -> Vectors:
-        """Return a row for each token; or, with `each`, for each of so many heads and each token."""
+        """Return a row for each token; with `each`, for each of so many heads and each token."""
         if each:
             return self.rows.setdefault((f"{each} {name}", width), vectors(width, each * MAX_TOKENS))
         return self.rows.setdefault((name, width), vectors(width))
@@ -180,10 +183,10 @@ class Workspace:
 
 @dataclass
 class Bound:
-    """Where a layer's caches are, and which rows of the list have addresses that may move.
+    """Addresses of a layer's caches, and the rows of the list whose addresses may change.
 
-    keys, values: of each slot the address of the layer's cache, int64. rotating, tempered, biased: rows that read the
-    tables of angles, of factors and of terms; caching, attending: rows whose `KIND` and whose function are the cache's.
+    keys, values: for each slot the address of the layer's cache, int64. rotating, tempered, biased: rows that read the
+    tables of angles, of factors and of terms; caching, attending: rows that depend on the cache type.
     """
 
     keys: Ints
@@ -195,16 +198,16 @@ class Bound:
     attending: list[int] = field(default_factory=list)
 
     def put_angles(self, rows: Ints, cos: Floats, sin: Floats) -> None:
-        """Tables (rows, half of what rotates), whose row of each token the pass's state says."""
+        """Set the rotation tables, (rows, half of the rotated width); the pass's state gives each token's row."""
         for row in self.rotating:
             rows[row, heads_of.COS], rows[row, heads_of.SIN] = cos.ctypes.data, sin.ctypes.data
 
     def put_factors(self, rows: Ints, factors: Floats) -> None:
-        """What queries are multiplied by, float32 by position."""
+        """Set the factors of queries, float32 by position."""
         rows[self.tempered, heads_of.FACTORS] = factors.ctypes.data
 
     def put_terms(self, rows: Ints, terms: Floats) -> None:
-        """What is added to scores, float32 (heads, positions)."""
+        """Set the terms added to scores, float32 (heads, positions)."""
         rows[self.biased, ops.TERMS], rows[self.biased, ops.TERMS_APART] = terms.ctypes.data, terms.shape[1]
 
     def put_cache_type(self, rows: Ints, cache_type: str) -> None:
@@ -214,7 +217,7 @@ class Bound:
 
 @dataclass
 class Writer:
-    """A layer's operations as they are written: where to, the layer and its weights' bytes, and memory to work in."""
+    """Appends a layer's operations to a list, with the layer's tensors, their bytes, and scratch memory."""
 
     operations: OperationList
     layer: Layer
@@ -233,12 +236,12 @@ class Writer:
         return self.layer.need(f"{name}.weight").rows
 
     def add(self, operation: Callable[[], int], fields: Fields, wait: bool = True) -> int:
-        """Return the number of the row."""
+        """Append an operation; return the number of its row."""
         self.operations.add(operation, {heads_of.STATE: self.state} | fields, wait)
         return len(self.operations.rows) - 1
 
     def product(self, name: str, x: Vectors, out: Floats, wait: bool = True) -> None:
-        """Compute out (tokens, …) = x times a weight of the layer."""
+        """Add out (tokens, …) = x times a weight of the layer."""
         weight = self.layer.need(f"{name}.weight")
         fields = product_fields(
             x, weight, self.stored[weight.name], self.layer.array(f"{name}.bias"), out, False, self.state
@@ -246,8 +249,8 @@ class Writer:
         self.operations.add(dots.OF_FORMAT[weight.format.name], fields, wait)
 
     def product_of_heads(self, name: str, x: Vectors, out: Floats) -> None:
-        """The same of each head's own matrix in a weight (heads, rows, width), with its own rows of x: to neighbouring
-        columns of out, (tokens, heads, rows) or more.
+        """Add a product for each head: its rows of x times its matrix of a weight (heads, rows, width), to out (tokens,
+        heads, rows) or wider.
         """
         weight = self.layer.need(f"{name}.weight")
         heads, rows, width = weight.shape
@@ -272,7 +275,7 @@ class Writer:
         return out
 
     def normed(self, name: str, x: Vectors, eps: float, rms: bool, width: int = 0) -> Vectors:
-        """Return the norm of the first numbers of each row, and the same as integers; x itself without one."""
+        """Return the norm of the first numbers of each row, also as integers; x itself without a norm."""
         width = width or x.width
         weight, bias = self.layer.array(f"{name}.weight"), self.layer.array(f"{name}.bias")
         weight = self.layer.array(name) if weight is None else weight
@@ -305,7 +308,7 @@ def _output(out: Vectors) -> Fields:
 
 @dataclass
 class Heads:
-    """Numbers of heads in rows of tokens: a view of the first head's, and the distance to the next one's."""
+    """Heads in rows of tokens: a view of the first head, and the distance to the next one."""
 
     x: Floats
     count: int
@@ -313,7 +316,7 @@ class Heads:
     apart: int = 0
 
     def fields(self, out: "Heads | None" = None) -> Fields:
-        """Of `prepare_heads`: from here to there, or in place."""
+        """Return fields of `prepare_heads` that read these heads and write to `to`, or in place."""
         out = out or self
         return {
             heads_of.X: self.x,
@@ -329,7 +332,9 @@ class Heads:
 
 @dataclass
 class Stage:
-    """One operation of `prepare_heads`: codes of steps, fields, and whether all heads of a token are one."""
+    """One operation of `prepare_heads`: codes of its steps, fields, and whether it takes all heads of a token as
+    one.
+    """
 
     whole: bool = False
     codes: list[int] = field(default_factory=list)
@@ -394,7 +399,7 @@ def _stages(spec: AttentionSpec, writer: Writer, name: str, heads: int, width: i
 
 
 def _write_stages(writer: Writer, prepared: Sequence[Prepared]) -> None:
-    """Heads from here to there through stages, and to the caches of a table. Threads wait after each stage alone."""
+    """Add the stages from one place to another, and to the caches of a table. Threads wait only after each stage."""
     last = max(len(stages) for *_, stages, _ in prepared) - 1
     for i in range(last + 1):
         own = [each for each in prepared if i < len(each[2])]
@@ -413,7 +418,7 @@ def _write_stages(writer: Writer, prepared: Sequence[Prepared]) -> None:
 
 
 def write_attention(writer: Writer, spec: AttentionSpec, x: Vectors) -> Vectors:
-    """Return the operations of a layer's self-attention over x; where they leave what `attn_output` multiplies."""
+    """Add the operations of a layer's self-attention over x; return the input of `attn_output`."""
     q, k, v, gate = _queries_keys_values(writer, spec, x)
     plan: list[Prepared] = [(q, q, _stages(spec, writer, "attn_q", spec.heads, spec.key_width), None)]
     if k is not None and v is not None:
@@ -434,7 +439,9 @@ def write_attention(writer: Writer, spec: AttentionSpec, x: Vectors) -> Vectors:
 def _queries_keys_values(
     writer: Writer, spec: AttentionSpec, x: Vectors
 ) -> tuple[Heads, Heads | None, Heads | None, Fields]:
-    """Where products leave them, and fields of gates. Keys and values: None where another layer's are seen."""
+    """Add the products; return where queries, keys and values are (None for keys and values of another layer), and
+    fields of gates.
+    """
     twice = 2 if "gates" in spec.steps else 1  # gates follow each head's query
     counts = (spec.heads, spec.kv_heads, spec.kv_heads)
     widths, gate = (spec.key_width, spec.key_width, spec.value_width), _written_gate(writer, spec, x)
@@ -457,7 +464,7 @@ def _queries_keys_values(
 
 
 def _written_gate(writer: Writer, spec: AttentionSpec | LatentAttentionSpec, x: Vectors) -> Fields:
-    """Return fields of gates that a weight of their own makes, of each value or of each head."""
+    """Add the product of a gate's own weight; return the gate's fields, for each value or each head."""
     if "attn_gate" not in writer:
         return {}
     gates = writer.projected("attn_gate", x, False)
@@ -472,7 +479,7 @@ def _written_gate(writer: Writer, spec: AttentionSpec | LatentAttentionSpec, x: 
 
 
 def _write_attend(writer: Writer, spec: AttentionSpec, q: Heads, values: bool) -> Fields:
-    """Return partial results of queries over the caches: fields of `finish_heads` that say where they are."""
+    """Add attention over the caches; return fields of `finish_heads` that locate the partial results."""
     group, room = (spec.heads // spec.kv_heads, division.scratch_room(spec.kv_heads, spec.key_width, spec.value_width))
     max_parts = division.max_parts(group)
     partial = division.partial_room(spec.heads, spec.value_width, max_parts, MAX_TOKENS)
@@ -509,13 +516,13 @@ def _write_attend(writer: Writer, spec: AttentionSpec, q: Heads, values: bool) -
 
 
 def _finished(writer: Writer, out: Vectors, partial: Fields, gate: Fields, rms: bool, eps: float) -> Vectors:
-    """Return results of all heads, through gates and the norm after attention if the layer has one."""
+    """Add the last operation, with gates and the norm after attention; return the outputs of all heads."""
     writer.add(ops.finish_heads, partial | gate | _output(out))
     return writer.normed("attn_sub_norm", out, eps, rms)
 
 
 def write_latent_attention(writer: Writer, spec: LatentAttentionSpec, x: Vectors) -> Vectors:
-    """Return the operations of multi-head latent attention; where they leave what `attn_output` multiplies."""
+    """Add the operations of multi-head latent attention; return the input of `attn_output`."""
     low, name = x, "attn_q"
     if "attn_q_a" in writer:
         low, name = writer.normed("attn_q_a_norm", writer.projected("attn_q_a", x), spec.eps, spec.rms), "attn_q_b"
@@ -585,7 +592,7 @@ def _stage(writer: Writer, fields: Fields, stage: Stage, wait: bool) -> int:
 
 
 def _widened(writer: Writer, spec: LatentAttentionSpec, q: Floats, compressed: Vectors, gate: Fields) -> Vectors:
-    """With keys and values of each head."""
+    """Add attention with keys and values of each head."""
     heads, latent, plain, rotated = spec.heads, spec.latent_width, spec.plain_width, spec.rope_width
     key_width = plain + rotated
     normed = writer.normed("attn_kv_a_norm", compressed, spec.eps, spec.rms, latent)

@@ -1,7 +1,7 @@
-"""A layer's experts as compiled operations, for a few tokens (see `kernels.expert_operations`).
+"""A layer's experts as compiled operations for a few tokens (see `kernels.expert_operations`).
 
-Threads wait four times: for the router's logits, for what gate and up give, for what the activation makes of it, and at
-the end. Weights of an expert are read once, however many tokens chose it; those of others are not read.
+Threads wait four times: for the router's logits, for gate and up projections, for the activation, and at the end. The
+weights of an expert are read once, however many tokens chose it; those of other experts are not read.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ OF_EXPERTS = ("exps", "shexp", "ffn_gate_inp", "exp_probs_b", "ffn_gate_tid2eid"
 
 
 class OperationList(Protocol):
-    """What operations are written into (see `graph.lowering.MachineList`)."""
+    """The list that operations are appended to (see `graph.lowering.MachineList`)."""
 
     def add(self, operation: Callable[[], int], fields: dict[int, Any], wait: bool = True) -> None: ...
 
@@ -51,13 +51,13 @@ class Weight:
 
     @property
     def rows(self) -> int:
-        """Of one expert."""
+        """Return the rows of one expert."""
         return len(self.stored) // self.experts
 
 
 @dataclass(frozen=True)
 class Routing:
-    """How a router's logits become a choice (see `runtime.experts.route`)."""
+    """How a router's logits become a choice (see `graph.net.route`)."""
 
     experts: int
     used: int
@@ -100,7 +100,7 @@ class ExpertsSpec:
 
 @dataclass
 class Rooms:
-    """Memory that operations of one layer leave to the next one's."""
+    """Memory that layers reuse one after the other."""
 
     known: dict[tuple[str, int, int], Any] = field(default_factory=dict)
 
@@ -120,11 +120,11 @@ class Rooms:
 
 
 def supports(network: Network, layer: Layer) -> bool:
-    """Return whether `add_experts` computes all that a layer's experts and shared expert are.
+    """Return whether `add_experts` computes all of a layer's experts and its shared expert.
 
-    Left out are the sparsemixer, experts chosen by token ids, experts of groups (Grove MoE), latent inputs, activations
-    with numbers of their own (situ, xielu), sums of routed and shared experts other than plain, and formats that are
-    not multiplied from their blocks.
+    Not supported: the sparsemixer, experts chosen by token ids, experts of groups (Grove MoE), latent inputs,
+    activations with trained numbers (situ, xielu), other than plain sums of routed and shared experts, and formats that
+    are not multiplied from their blocks.
     """
     block, hparams, own = network.block, network.hparams, network.hparams.layers[layer.index]
     names = {name for name in layer.tensors if any(part in name for part in OF_EXPERTS)} - BEFORE
@@ -147,7 +147,7 @@ def supports(network: Network, layer: Layer) -> bool:
 
 
 def experts_spec(network: Network, layer: Layer, threads: int) -> ExpertsSpec:
-    """Return the experts of a layer that `supports` is true of."""
+    """Return the experts of a layer that `supports` accepts."""
     block, hparams, own = network.block, network.hparams, network.hparams.layers[layer.index]
     router = layer.need("ffn_gate_inp.weight")
     if router.format.name not in dots.OF_FLOATS:  # as texts do, whose choice it is to be
@@ -199,20 +199,20 @@ def _net(network: Network, layer: Layer, suffix: str, limit: float | None) -> Ne
 
 @dataclass(frozen=True)
 class Choice:
-    """Where operations find which experts tokens have chosen: a row for each thread (see `kernels.dots`)."""
+    """Addresses of the experts that tokens chose: a row for each thread (see `kernels.dots`)."""
 
     rows: NDArray[np.int64]
     used: int
 
     def fields(self, names: Any) -> dict[int, Any]:
-        """Return names: the module whose operations they are of."""
+        """Return the fields of a choice. names: the module of the operation."""
         return {names.CHOICE: self.rows, names.APART: self.rows.strides[0], names.USED: self.used}
 
 
 def add_choice(
     operations: OperationList, spec: ExpertsSpec, x: Vectors, state: NDArray[np.int64], rooms: Rooms
 ) -> Choice:
-    """Write down how tokens choose experts. x: what the router reads, with its integers."""
+    """Add the choice of experts. x: the router's input, with its integers."""
     routing = spec.routing
     size = of_experts.choice_bytes(routing.experts, routing.used, routing.groups) // 8
     choice = Choice(rooms.numbers("choice", size, spec.threads), routing.used)

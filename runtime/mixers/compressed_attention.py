@@ -1,9 +1,9 @@
-"""Attention to a window of tokens and to entries that stand for whole blocks of them (DeepSeek V4).
+"""Attention to a window of tokens and to compressed entries for blocks of earlier ones (DeepSeek V4).
 
-Source: transformers `models/deepseek_v4/modeling_deepseek_v4.py`. All heads share one key a token, which is its value,
-too: what attention makes of the rotated part is turned back. Every so many tokens become an entry, a mean weighted by a
-softmax for each value. Where blocks overlap, half of what each token gives is for the next block's entry, and an
-indexer chooses which entries a token looks at.
+Source: transformers `models/deepseek_v4/modeling_deepseek_v4.py`. All heads share one key a token, which is also its
+value: the rotated part of attention's output is rotated back. Each block of tokens becomes an entry, a mean weighted by
+a softmax for each value. If blocks overlap, half of each token's values are for the next block's entry, and an indexer
+selects the entries that a token attends to.
 """
 
 from dataclasses import replace
@@ -30,10 +30,11 @@ def attend_to_entries(
     entries: Floats | None,
     chosen: Floats | None,
 ) -> Floats:
-    """Return attention of queries (tokens, heads, width) to keys (tokens, 1, width), which the cache keeps, and to
-    entries.
+    """Return attention of queries (tokens, heads, width) to keys (tokens, 1, width), which are added to the cache, and
+    to entries.
 
-    entries (texts, blocks, width): None for none. chosen: 0 for those that tokens look at, (texts, 1, n, blocks).
+    entries (texts, blocks, width): None for none. chosen: 0 for visible entries, -inf for others, (texts, 1, n,
+    blocks).
     """
     if forward.cache is not None:  # in place of values, which are the keys
         keys, _ = forward.cache.append(layer.index, keys, keys[:, :, :0])
@@ -50,7 +51,7 @@ def attend_to_entries(
 def _attend(
     forward: ForwardContext, layer: Layer, q: Floats, keys: Floats, entries: Floats, ratio: int, chosen: Floats | None
 ) -> Floats:
-    """What one text's tokens make of keys (all tokens so far, 1, width) and entries (blocks, width)."""
+    """Return attention of one text's tokens to keys (all tokens so far, 1, width) and entries (blocks, width)."""
     own, parts = forward.numbers(layer), []
     for start in range(0, len(q), QUERIES):
         part = slice(start, start + QUERIES)
@@ -106,8 +107,10 @@ def compressed(forward: ForwardContext, layer: Layer, name: str, values: Floats,
 
 
 def _entries(forward: ForwardContext, layer: Layer, name: str, parts: Floats, ratio: int, first: int) -> Floats:
-    """Return the entries of whole blocks of one text: float32 (blocks, width). parts: values and gates of its tokens
-    from block `first` on, of which nothing is known before. Overlapping blocks: the first entry lacks what that gives.
+    """Return the entries of whole blocks of one text: float32 (blocks, width).
+
+    parts: values and gates of its tokens from block `first` on. Of overlapping blocks, the first entry lacks the part
+    that comes from the block before.
     """
     own, width = forward.numbers(layer), layer.need(f"{name}_norm.weight").shape[0]
     blocks = len(parts) // ratio
@@ -128,9 +131,9 @@ def _entries(forward: ForwardContext, layer: Layer, name: str, parts: Floats, ra
 
 
 def turned(forward: ForwardContext, own: LayerHParams, x: Floats, positions: Ids, back: bool = False) -> Floats:
-    """Return x (tokens, heads, width) of equal texts with the last values of each head rotated, or turned back.
+    """Return x (tokens, heads, width) of equal texts with the last values of each head rotated, or rotated back.
 
-    Yarn's temperature, which other models have, is not in these.
+    YaRN's attention factor is left out.
     """
     cos, sin = tail_angles(forward, own, positions)
     if len(positions) < len(x):

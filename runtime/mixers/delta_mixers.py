@@ -34,7 +34,7 @@ from .state_mixers import (
 
 @dataclass(frozen=True)
 class Delta:
-    """Numbers of the delta rule. a: by head; bias: of steps; step_type, turns: see
+    """Numbers of the delta rule. a: by head; bias: of time steps; step_type, turns: see
     `kernels.delta_operations.delta_step`.
     """
 
@@ -84,7 +84,9 @@ def _add_delta(mixer: Mixer, own: Delta, mixed: Vectors, more: dict[int, Any]) -
 
 @dataclass(frozen=True)
 class GatedDeltaSpec:
-    """project_beta, project_alpha: the same where both come of one matrix, of a key's heads after one another."""
+    """A gated delta net. project_beta, project_alpha: the same matrix if one gives both, head after head of the
+    keys.
+    """
 
     project_in: Projection
     project_beta: Projection
@@ -128,7 +130,7 @@ def gated_delta_spec(network: Network, layer: Layer) -> GatedDeltaSpec:
 
 
 def write_gated_delta(mixer: Mixer, spec: GatedDeltaSpec) -> None:
-    """Write the operations of `graph.linear_attention.gated_delta`."""
+    """Add the operations of `graph.linear_attention.gated_delta`."""
     own = spec.delta
     beta = mixer.project(spec.project_beta, mixer.x, False).floats
     if spec.project_alpha.weight is spec.project_beta.weight:
@@ -154,7 +156,9 @@ def write_gated_delta(mixer: Mixer, spec: GatedDeltaSpec) -> None:
 
 @dataclass(frozen=True)
 class KimiDeltaSpec:
-    """projects: of queries, keys and values; project_steps, project_gate: one matrix, or two one after the other."""
+    """Kimi's delta attention. projects: of queries, keys and values; project_steps, project_gate: one matrix, or two in
+    sequence.
+    """
 
     projects: tuple[Projection, Projection, Projection]
     project_beta: Projection
@@ -204,7 +208,7 @@ def kimi_delta_spec(network: Network, layer: Layer) -> KimiDeltaSpec:
 
 
 def write_kimi_delta(mixer: Mixer, spec: KimiDeltaSpec) -> None:
-    """Write the operations of `graph.linear_attention.kimi_delta`."""
+    """Add the operations of `graph.linear_attention.kimi_delta`."""
     own, chains = spec.delta, (spec.project_steps, spec.project_gate)
     given = [mixer.project(chain[0], mixer.x, False) for chain in chains]
     beta = mixer.project(spec.project_beta, mixer.x, False)
@@ -235,7 +239,7 @@ def write_kimi_delta(mixer: Mixer, spec: KimiDeltaSpec) -> None:
 
 @dataclass(frozen=True)
 class LightningSpec:
-    """rates: by which each head forgets; silu: whether queries, keys and values go through one."""
+    """Lightning attention. rates: each head's decay; silu: whether it is applied to queries, keys and values."""
 
     project_in: Projection
     project_gate: Projection
@@ -265,7 +269,7 @@ def lightning_spec(network: Network, layer: Layer) -> LightningSpec:
 
 
 def write_lightning(mixer: Mixer, spec: LightningSpec) -> None:
-    """Write the operations of `graph.linear_attention.lightning`."""
+    """Add the operations of `graph.linear_attention.lightning`."""
     heads, size, apart = len(spec.rates), spec.size, 3 * spec.size
     gate = mixer.project(spec.project_gate, mixer.x, False)
     mixed = mixer.project(spec.project_in, mixer.x)

@@ -54,7 +54,7 @@ def weighed_pools(layer: Layer, kept: Floats, size: int) -> Floats:
 
 
 def scores(forward: ForwardContext, queries: Floats, weights: Floats | None, keys: Floats, size: int) -> Floats:
-    """Return sum(weight relu(query key)) of heads for each key, that stands for `size` tokens: float32 (texts, 1, n,
+    """Return sum(weight relu(query key)) of heads for each key, which represents `size` tokens: float32 (texts, 1, n,
     keys).
     """
     out = np.zeros((forward.texts, 1, forward.length, keys.shape[1]), np.float32)
@@ -95,8 +95,8 @@ def block_scores(forward: ForwardContext, queries: Floats, keys: Floats, size: i
 def hidden_but_best(forward: ForwardContext, scores: Floats, top_k: int, rest: int = 0) -> Floats:
     """Return 0 for the best scores (texts, heads, n, keys) of each token, -inf for others and for what is -inf.
 
-    rest: how many tokens a key stands for, where those after the last whole one before a token are seen, too: then
-    there is a key more.
+    rest: how many tokens a key represents, if tokens after the last complete key are visible, too; the result then has
+    one more key for them. 0: they are not.
     """
     texts, heads, n, keys = scores.shape
     hidden = np.full((texts, heads, n, keys + (rest > 0)), -np.inf, np.float32)
@@ -113,7 +113,7 @@ def hidden_but_best(forward: ForwardContext, scores: Floats, top_k: int, rest: i
 
 
 def _pieces(forward: ForwardContext, keys: int) -> Iterator[tuple[int, Ids]]:
-    """Where a piece of a text's tokens begins, and their positions."""
+    """Yield the start of each piece of a text's tokens, and their positions."""
     step = max(1, ROOM // keys)
     for start in range(0, forward.length, step):
         yield start, forward.positions[start : start + step]

@@ -1,8 +1,8 @@
-"""Multi-head latent attention (DeepSeek V2, V3): keys and values of all heads are made from one narrow latent vector.
+"""Multi-head latent attention (DeepSeek V2, V3): keys and values of all heads come from one narrow latent vector.
 
-Source: transformers `models/deepseek_v2/modeling_deepseek_v2.py`. What is cached is the latent and the one rotated
-key; the matrices that widen the latent are multiplied into the query and the result instead (section 2.1 of the
-DeepSeek V2 report), so every head attends to the same narrow keys.
+Source: transformers `models/deepseek_v2/modeling_deepseek_v2.py`. The cache holds the latent and the one rotated key;
+the matrices that widen the latent are multiplied into the query and the result instead (section 2.1 of the DeepSeek V2
+report), so every head attends to the same narrow keys.
 """
 
 import numpy as np
@@ -17,8 +17,8 @@ from .attention import AttentionOptions, attend
 
 
 def attend_to_latents(forward: ForwardContext, layer: Layer, query: Floats, key: Floats) -> Floats:
-    """What queries (tokens, heads, latent + rotated) find in the keys of all tokens so far, (tokens, 1, latent +
-    rotated): float32 (tokens, heads, latent).
+    """Return attention of queries (tokens, heads, latent + rotated) to the keys of all tokens so far, (tokens, 1,
+    latent + rotated): float32 (tokens, heads, latent).
     """
     keys, own = forward.keys, forward.numbers(layer)
     latent_width = size_of(keys, own, "attention.kv_lora_rank")
@@ -55,13 +55,13 @@ def attend_to_latents(forward: ForwardContext, layer: Layer, query: Floats, key:
 
 
 def size_of(keys: Keys, own: LayerHParams, key: str) -> int:
-    """Return a width, which layers with a window may have of their own (dots3-note)."""
+    """Return a width; layers with a window may have one of their own (dots3-note)."""
     local = keys.get(f"{key}_swa") if own.window is not None else None
     return int(keys.need(key) if local is None else local)
 
 
 def attend_to_widened(forward: ForwardContext, layer: Layer, query: Floats, key: Floats, value: Floats) -> Floats:
-    """Return the same of files with one matrix that widens the latent: each head has keys and values of its own."""
+    """Return attention for files with one matrix that widens the latent: each head has keys and values."""
     if forward.cache is not None:
         key, value = forward.cache.append(layer.index, key, value)
     return attend(
@@ -84,9 +84,7 @@ def per_head(forward: ForwardContext, layer: Layer, name: str, x: Floats) -> Flo
 
 
 def attention_scale(keys: Keys, key_width: int) -> float:
-    """Return 1 / sqrt(width of a key), raised with the square of yarn's temperature where the model was stretched by
-    it.
-    """
+    """Return 1 / sqrt(width of a key), times the square of YaRN's factor in models extended by it."""
     multiplier = 10 * float(keys.get("rope.scaling.yarn_log_multiplier"))  # DeepSeek's mscale_all_dim
     temperature = yarn_mscale(float(keys.get("rope.scaling.factor")), multiplier) if multiplier else 1.0
     return float(keys.get("attention.scale") or key_width**-0.5 * temperature**2)

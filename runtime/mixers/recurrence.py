@@ -1,6 +1,6 @@
-"""What layers with states share: convolutions over the last few tokens, and scans over the tokens of a text.
+"""Shared by layers with states: convolutions over the last few tokens, and scans over the tokens of a text.
 
-The cache keeps the last inputs of the convolution and the recurrence's state, where there is one.
+The cache keeps the last inputs of the convolution, and the state of the recurrence if there is one.
 """
 
 from collections.abc import Callable
@@ -54,15 +54,14 @@ def tailed(forward: ForwardContext, layer: Layer, x: Floats, count: int, number:
 
 
 def rows_before(forward: ForwardContext, layer: Layer, x: Floats, number: int = 0) -> Floats:
-    """For each token the row of the one before it in its text, zeros for the first: like x (tokens, channels).
-
+    """Return for each token the row of the previous token of its text, zeros for the first: like x (tokens, channels).
     number: as in `tailed`.
     """
     return np.ascontiguousarray(tailed(forward, layer, x, 1, number)[:, :-1]).reshape(x.shape)
 
 
 def counted(forward: ForwardContext, layer: Layer) -> None:
-    """Count tokens in the cache, as `convolved` does, in a layer without a convolution."""
+    """Count the tokens in the cache, for a layer without a convolution."""
     if forward.cache is None:
         return
     nothing, *state = _kept(forward, layer) or [np.zeros((forward.texts, 0), np.float32)]
@@ -79,10 +78,10 @@ def scanned(
     shape: tuple[int, ...],
     count: int,
 ) -> Floats:
-    """What kernel(*inputs, state, result, start, stop) gives for each text: an array like the first of the inputs.
+    """Return kernel(*inputs, state, result, start, stop) for each text: an array like the first of the inputs.
 
     inputs: (tokens, …) each. shape: of a text's state, which is changed in place; threads share its `count` channels or
-    heads. To be called after `convolved`, `tailed` or `counted`, which count the tokens.
+    heads. Call it after `convolved_by`, `tailed` or `counted`, which count the tokens.
     """
     kept, out = _kept(forward, layer), np.empty_like(inputs[0])
     state = kept[1] if len(kept) > 1 else np.zeros((forward.texts, *shape), np.float32)
@@ -113,7 +112,7 @@ def scan_values(
 
 
 def lightning_rates(layer: int, layers: int, heads: int) -> Floats:
-    """By which each head of lightning attention forgets: the later the layer, the slower."""
+    """Return the decay rate of each head of lightning attention: the later the layer, the slower."""
     pace = 1 - layer / (layers - 1 + 1e-5) + 1e-5
     rates: Floats = (np.exp2(-8 / heads * np.arange(1, heads + 1)) * pace).astype(np.float32)
     return rates

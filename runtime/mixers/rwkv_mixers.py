@@ -1,5 +1,6 @@
-"""RWKV 6 and 7 as lists of compiled operations: what mixes tokens, and what mixes channels. As `state_mixers`; the
-formulas are those of `graph.rwkv`. Heads have to be whole lanes wide.
+"""RWKV 6 and 7 as lists of compiled operations: time mix and channel mix.
+
+As in `state_mixers`; the formulas are those of `graph.rwkv`. Heads must be whole lanes wide.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,9 @@ from .state_mixers import Mixer, Projection, Shapes, pack, projection, rows_in, 
 
 @dataclass(frozen=True)
 class Heads:
-    """norm: weight and bias of what heads give, each of all of them, or None; first: how a token reads itself."""
+    """Tensors of the heads. norm: weight and bias of the norm of their output, or None; first: weights of the current
+    token's bonus.
+    """
 
     size: int
     norm: Floats | None
@@ -35,7 +38,7 @@ class Heads:
 
 
 def supports(network: Network) -> bool:
-    """Return whether heads are as wide as operations take them."""
+    """Return whether heads have a supported width."""
     return int(network.keys.need("wkv.head_size")) % LANES == 0
 
 
@@ -56,7 +59,9 @@ def _need_flat(layer: Layer, name: str) -> Floats:
 
 
 def _state_shapes(layer: Layer, width: int, heads: int, size: int) -> Shapes:
-    """Of a whole layer: the last row, the heads' matrices, and where channels are mixed with it, that row, too."""
+    """Return the shapes of a layer's states: the last row, the heads' matrices, and the last row of the channel mix, if
+    it has one.
+    """
     mixes = "channel_mix_key.weight" in layer
     return ((1, width), (heads, size, size)) + (((1, width),) if mixes else ())
 
@@ -72,7 +77,7 @@ def _several(width: int, count: int) -> tuple[Vectors, ...]:
 def _mixtures(
     mixer: Mixer, shares: Floats, state: int, added: Sequence[Vectors] = (), keeps: bool = True
 ) -> tuple[Vectors, ...]:
-    """Return the input mixed with the row before it, by each of `shares` (count, width) and what is added to it by
+    """Return the input mixed with the previous row, by each of `shares` (count, width) plus the additions of each
     token.
     """
     out = _several(mixer.x.width, len(shares))
@@ -99,7 +104,9 @@ def _activate(mixer: Mixer, activation: int, x: Floats, out: Vectors, wait: bool
 
 @dataclass(frozen=True)
 class TimeMix7Spec:
-    """lerp: shares of r, w, k, v, a, and g (count, width); narrow: the pairs w, a, and v and g where there are such."""
+    """RWKV 7's time mix. lerp: shares of r, w, k, v, a, and g (count, width); narrow: low-rank pairs of w, a, and of v
+    and g if the layer has them.
+    """
 
     lerp: Floats
     receptance: Projection
@@ -138,9 +145,7 @@ def time_mix7_spec(network: Network, layer: Layer) -> TimeMix7Spec:
 
 
 def write_time_mix7(mixer: Mixer, spec: TimeMix7Spec, first_values: Vectors | None) -> Vectors:
-    """Return the operations of `graph.rwkv.time_mix`. Returns the layer's values: the first layer's go to later
-    ones.
-    """
+    """Add the operations of `graph.rwkv.time_mix`. Returns the layer's values: later layers read those of the first."""
     inputs = dict(zip("rwkvag", _mixtures(mixer, spec.lerp, 0), strict=False))
     inner = {name: mixer.project(first, inputs[name], False) for name, (first, _) in spec.narrow.items()}
     r, k = mixer.project(spec.receptance, inputs["r"], False), mixer.project(spec.key, inputs["k"], False)
@@ -178,7 +183,9 @@ def write_time_mix7(mixer: Mixer, spec: TimeMix7Spec, first_values: Vectors | No
 
 @dataclass(frozen=True)
 class TimeMix6Spec:
-    """lerp_x: shares of what the narrow net reads; lerp: of w, k, v, r, g before it adds to them; by_token: the net."""
+    """RWKV 6's time mix. lerp_x: shares of the low-rank net's input; lerp: of w, k, v, r, g before that net's
+    additions; by_token: the net.
+    """
 
     lerp_x: Floats
     lerp: Floats
@@ -225,7 +232,7 @@ def time_mix6_spec(network: Network, layer: Layer) -> TimeMix6Spec:
 
 
 def write_time_mix6(mixer: Mixer, spec: TimeMix6Spec) -> None:
-    """Write the operations of `graph.rwkv.time_mix`."""
+    """Add the operations of `graph.rwkv.time_mix`."""
     (mixed,) = _mixtures(mixer, spec.lerp_x, 0, keeps=False)
     first, seconds = spec.by_token
     inner, rank = mixer.project(first, mixed), seconds[0].weight.width
@@ -264,7 +271,9 @@ def write_time_mix6(mixer: Mixer, spec: TimeMix6Spec) -> None:
 
 @dataclass(frozen=True)
 class ChannelMixSpec:
-    """lerp: shares of the key, and of the receptance where there is one; scale: of the sum with what it is added to."""
+    """The channel mix. lerp: shares of the key, and of the receptance if there is one; scale: of the sum with the
+    residual.
+    """
 
     lerp: Floats
     key: Projection
@@ -286,7 +295,9 @@ def channel_mix_spec(network: Network, layer: Layer) -> ChannelMixSpec:
 
 
 def write_channel_mix(mixer: Mixer, spec: ChannelMixSpec) -> None:
-    """Return the net of `graph.rwkv.channel_mix`, added to `mixer.out`, and what is done to the sum."""
+    """Add the operations of `graph.rwkv.channel_mix`, whose result is added to `mixer.out`, and the scale of the
+    sum.
+    """
     mixed = _mixtures(mixer, spec.lerp, 2)
     gate = None if spec.receptance is None else mixer.project(spec.receptance, mixed[1], False)
     inner = mixer.project(spec.key, mixed[0])

@@ -1,4 +1,4 @@
-"""Self-attention of a layer, with everything that families do to queries, keys and values before and after it."""
+"""Self-attention of a layer over whole texts, with masks, distance penalties and head norms."""
 
 import numpy as np
 
@@ -21,10 +21,10 @@ def attend_in_cache(
     heads: tuple[Floats, Floats, Floats],
     chosen: Floats | None = None,
 ) -> Floats:
-    """What a layer's attention gives, float32 (tokens, heads * value width); keys and values are added to the cache.
+    """Return a layer's attention output, float32 (tokens, heads * value width); keys and values are added to the cache.
 
-    x (tokens, width): what queries, keys and values (tokens, heads, width), the `heads`, were made of. chosen: 0 for
-    the keys that each token looks at, -inf for others, (texts, heads or 1, tokens, keys); None for all.
+    x (tokens, width): the input of the projections. heads: queries, keys and values, (tokens, heads, width). chosen: 0
+    for the keys that each token sees, -inf for others, (texts, heads or 1, tokens, keys); None for all.
     """
     q, k, v = heads
     if forward.cache is not None and decode_attention.supports(forward, layer, own):
@@ -119,13 +119,13 @@ def attend_to_shared(forward: ForwardContext, own: LayerHParams, q: Floats) -> F
 
 
 def keys_after(forward: ForwardContext, window: int | None) -> Ids | None:
-    """Return how many keys after each query are seen, too, in a layer with such a window."""
+    """Return how many keys after each query are visible in a layer with such a window."""
     return None if forward.block.images_in_windows and window is None else forward.keys_after
 
 
 def supports_branches(network: Network) -> bool:
-    """Return whether all layers mix tokens by `attention` alone, each with keys of its own, and positions stand for
-    themselves (not so in absolute embeddings, and where a text's length decides how it is rotated).
+    """Return whether all layers mix tokens only by `attention`, each with keys of its own, and rotation does not depend
+    on the text's length or on absolute position embeddings.
     """
 
     def supports(layer: Layer) -> bool:
@@ -143,14 +143,12 @@ def supports_branches(network: Network) -> bool:
 
 
 def supports_trees(network: Network) -> bool:
-    """Return whether, besides, what a token sees is all that its place decides: scores are neither capped nor
-    sloped.
-    """
+    """Return whether, in addition, scores have neither a cap nor distance penalties."""
     return supports_branches(network) and not network.hparams.attention_softcap and not network.hparams.alibi
 
 
 def temperature(forward: ForwardContext, rotated: bool) -> Floats | None:
-    """Return the factor of each token's queries, float32 (tokens,); None where that is one."""
+    """Return the factor of each token's queries, float32 (tokens,); None if all are 1."""
     query_scale = forward.block.query_scale
     factors = query_scale(forward.hparams, forward.positions, rotated) if query_scale else None
     return None if factors is None else np.tile(factors, forward.texts)

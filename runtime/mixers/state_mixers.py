@@ -1,9 +1,9 @@
 """Layers with states as lists of compiled operations: Mamba, Mamba-2, short convolutions.
 
-Each writer appends the whole mixer of one layer, from its normed input to the product that adds its result, and takes
-the layer's tensors and numbers as plain data. The formulas are those of `graph.state_space`, whose states these
-operations go on with and leave: one float32 array for each text and shape in `state_shapes`, whose addresses are in
-`tables`, an int64 array by slot for each of the states.
+Each writer appends a layer's whole mixer, from its normed input to the product that adds its result, given the layer's
+tensors and numbers as plain data. The formulas are those of `graph.state_space`. States are shared with the executor
+for texts: one float32 array for each text and shape in `state_shapes`, whose addresses are in `tables`, an int64 array
+by slot for each state.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,15 +29,15 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class OperationList(Protocol):
-    """What operations are appended to; arrays in fields stand for their addresses, and are kept."""
+    """The list that operations are appended to; arrays in fields become addresses, and are kept alive."""
 
     def add(self, operation: Callable[[], int], fields: dict[int, Any], wait: bool = True) -> None:
-        """Append an operation, after which threads wait for one another."""
+        """Append an operation. wait: threads wait for one another after it."""
 
 
 @dataclass(frozen=True)
 class Projection:
-    """A weight, its rows as they lie in memory, and its bias."""
+    """A weight, its rows as they are in memory, and its bias."""
 
     weight: Tensor
     stored: NDArray[np.uint8]
@@ -58,7 +58,7 @@ class Convolution:
 
     @property
     def tail(self) -> tuple[int, int]:
-        """Shape of what is kept of a text."""
+        """Return the shape of the inputs kept for a text."""
         return self.taps.shape[1] - 1, len(self.taps)
 
 
@@ -68,10 +68,8 @@ def convolution(layer: Layer, name: str) -> Convolution:
 
 @dataclass(frozen=True)
 class Mixer:
-    """Where a writer appends.
-
-    state: what changes from run to run, int64 (see `kernels.context_state`). x: the layer's normed input. out: what the
-    result is added to, or becomes.
+    """The target of a writer. state: values that each run sets anew, int64 (see `kernels.context_state`). x: the
+    layer's normed input. out: where the result is written, or added.
     """
 
     operations: OperationList
@@ -91,7 +89,7 @@ class Mixer:
         self.project_into(weight, x, self.out.floats, True, self.adds)
 
     def project_into(self, weight: Projection, x: Vectors, out: Floats, wait: bool, adds: bool = False) -> None:
-        """out: some columns of rows."""
+        """Add a product. out: some columns of rows."""
         fields = product_fields(x, weight.weight, weight.stored, weight.bias, out, adds, self.state)
         self.operations.add(dots.OF_FORMAT[weight.weight.format.name], fields, wait)
 
@@ -114,7 +112,7 @@ def gate_in(gate: Floats, gate_type: int = ops.SILU) -> dict[int, Any]:
 
 
 def add_convolution(mixer: Mixer, own: Convolution, x: Floats, more: dict[int, Any], out: Vectors) -> None:
-    """A causal convolution with what `more` says of its activation, and of what is multiplied before and after."""
+    """Add a causal convolution; `more` has the fields of its activation and of factors before and after it."""
     channels, count = own.taps.shape
     bias = np.zeros(channels, np.float32) if own.bias is None else own.bias.reshape(-1)
     mixer.add(
@@ -133,7 +131,7 @@ def add_convolution(mixer: Mixer, own: Convolution, x: Floats, more: dict[int, A
 
 
 def convolved(mixer: Mixer, own: Convolution, x: Floats, more: dict[int, Any] | None = None) -> Vectors:
-    """Return the same with a silu into rows of its own."""
+    """Return a convolution with a silu, in rows of its own."""
     out = vectors(len(own.taps))
     add_convolution(mixer, own, x, {ops.ACTIVATION: ops.SILU} | (more or {}), out)
     return out
@@ -153,7 +151,7 @@ class Norm:
 def normed(
     mixer: Mixer, norm: Norm, x: Floats, width: int, gate: dict[int, Any] | None = None, wait: bool = True
 ) -> Vectors:
-    """Return x under a norm, times its gate, also as integers, in rows of its own."""
+    """Return the norm of x, times its gate, also as integers, in rows of its own."""
     out, fields = vectors(width), dict[int, Any]()
     if norm.weight is not None:
         weight = np.ascontiguousarray(norm.weight, np.float32).reshape(-1)
@@ -177,14 +175,14 @@ def normed(
 
 
 def pack(mixer: Mixer, x: Vectors, wait: bool = True) -> None:
-    """The integers of x."""
+    """Add an operation that writes the integers of x."""
     fields = {ops.WIDTH: x.width, ops.GROUPS: 1, **rows_in(x.floats), **rows_out(x, True)}
     mixer.add(ops.norm_groups, fields, wait)
 
 
 @dataclass(frozen=True)
 class Mamba2Spec:
-    """a, d: by head; norm: None for a gate alone; dt_bias: None for none."""
+    """Mamba-2. a, d: by head; norm: None if there is only a gate; dt_bias: None for none."""
 
     project_in: Projection
     project_out: Projection
@@ -234,7 +232,7 @@ def mamba2_spec(layer: Layer, keys: Keys, eps: float) -> Mamba2Spec:
 
 
 def write_mamba2(mixer: Mixer, spec: Mamba2Spec) -> None:
-    """Write the operations of `graph.state_space.mamba2`."""
+    """Add the operations of `graph.state_space.mamba2`."""
     inner, keys = spec.inner, spec.groups * spec.size
     width = inner // spec.heads
     both = mixer.project(spec.project_in, mixer.x)
@@ -270,7 +268,7 @@ def write_mamba2(mixer: Mixer, spec: Mamba2Spec) -> None:
 
 @dataclass(frozen=True)
 class MambaSpec:
-    """a: (size, channels), as scans take it; norms: of the time step, B and C."""
+    """Mamba. a: (size, channels), as scans take it; norms: of the time step, B and C."""
 
     project_in: Projection
     project_x: Projection
@@ -312,7 +310,7 @@ def mamba_spec(layer: Layer, keys: Keys, eps: float) -> MambaSpec:
 
 
 def weight_of_norm(layer: Layer, name: str) -> Floats | None:
-    """Return Falcon-H1's and PLaMo's files have norms without ".weight"."""
+    """Return a norm's weight, whose name lacks ".weight" in Falcon-H1's and PLaMo's files."""
     weight = layer.array(f"{name}.weight")
     return layer.array(name) if weight is None else weight
 
@@ -327,7 +325,7 @@ def _narrow(mixer: Mixer, norms: Sequence[Norm], x: Floats, width: int, wait: bo
 
 
 def write_mamba(mixer: Mixer, spec: MambaSpec) -> None:
-    """Write the operations of `graph.state_space.mamba`."""
+    """Add the operations of `graph.state_space.mamba`."""
     inner, size, rank = spec.inner, len(spec.a), spec.project_dt.weight.width
     both = mixer.project(spec.project_in, mixer.x)
     inputs = vectors(inner)
@@ -366,7 +364,7 @@ def write_mamba(mixer: Mixer, spec: MambaSpec) -> None:
 
 @dataclass(frozen=True)
 class MambaOfHeadsSpec:
-    """a, d: by head; norms: of B, C and the time step; heads are whole lanes wide."""
+    """PLaMo 2's mixer. a, d: by head; norms: of B, C and the time step; heads are whole lanes wide."""
 
     project_in: Projection
     project_x: Projection
@@ -402,7 +400,7 @@ def mamba_of_heads_spec(layer: Layer, keys: Keys, eps: float) -> MambaOfHeadsSpe
 
 
 def write_mamba_of_heads(mixer: Mixer, spec: MambaOfHeadsSpec) -> None:
-    """Write the operations of `graph.state_space.mamba_of_heads`."""
+    """Add the operations of `graph.state_space.mamba_of_heads`."""
     inner, size, heads, rank = spec.inner, spec.size, len(spec.a), spec.project_dt.weight.width
     width = inner // heads
     both = mixer.project(spec.project_in, mixer.x)  # of each head its gate, then its inputs
@@ -470,7 +468,7 @@ def short_convolution_spec(layer: Layer) -> ShortConvolutionSpec:
 
 
 def write_short_convolution(mixer: Mixer, spec: ShortConvolutionSpec) -> None:
-    """Write the operations of `graph.state_space.short_convolution`."""
+    """Add the operations of `graph.state_space.short_convolution`."""
     width = len(spec.convolution.taps)
     parts, out = mixer.project(spec.project_in, mixer.x), vectors(width)
     add_convolution(

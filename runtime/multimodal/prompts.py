@@ -247,9 +247,10 @@ AUDIO_WORDINGS = {
 
 
 def marked(text: str, wording: Wording, count: int, what: str = "images", marks: Sequence[str] = (MARKER,)) -> str:
-    """A text with a marker for each of so many images: where they stand in it, or else in front.
+    """Return a text with a marker for each of `count` images: where it has them, or else in front.
 
-    what: or "sounds". marks: the marker's spellings. Raises OptionError if the text has another number of markers.
+    what: "images" or "sounds". marks: spellings of the marker. Raises OptionError if the text has another number of
+    markers.
     """
     for mark in marks:
         text = text.replace(mark, wording.alone)

@@ -113,7 +113,7 @@ def packed(x: Rounded, threads: int = 1) -> Packed:
 
 
 def as_vectors(x: Rounded) -> Vectors:
-    """Return rounded rows, at most `few_inputs.MOST_TOKENS`, for products with the blocks as they are stored."""
+    """Return rounded rows, at most `gemv.MAX_TOKENS`, for products with the blocks as they are stored."""
     rows, width = x.numbers.shape
     made = gemv.vectors(width, rows)
     made.shorts[:, :width] = x.numbers

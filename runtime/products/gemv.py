@@ -91,7 +91,7 @@ def is_faster(inputs: int, rows: int, weight: Tensor) -> bool:
 
 
 def as_vectors(x: Floats) -> Vectors:
-    """Return x (n, width), n at most MOST_TOKENS, with its integers."""
+    """Return x (n, width), n at most MAX_TOKENS, with its integers."""
     made = vectors(x.shape[1], len(x))
     made.floats[:, : x.shape[1]] = x
     dots.pack_all(made.floats.reshape(-1), made.shorts.reshape(-1), made.numbers.reshape(-1))
@@ -104,10 +104,10 @@ def is_exact(weight: Tensor) -> bool:
 
 
 def in_parts(x: Floats) -> tuple[Vectors, ...]:
-    """Return x (n, width), n at most MOST_TOKENS, as rows that add up to it except for 1e-9 of the largest of 32
+    """Return x (n, width), n at most MAX_TOKENS, as rows that add up to it except for 1e-9 of the largest of 32
     values.
 
-    Each has up to half of MOST_TOKENS rows of x, and as many of the remainders.
+    Each has up to half of MAX_TOKENS rows of x, and as many of the remainders.
     """
     made = []
     for start in range(0, len(x), MAX_TOKENS // 2):

@@ -1,6 +1,6 @@
 """Products with weights that stay in their stored format: a tile of rows is decoded, multiplied and dropped.
 
-Up to eight rows of input are multiplied with the blocks themselves (`few_inputs`), and many in 16-bit integers if the
+Up to eight rows of input are multiplied with the blocks themselves (`gemv`), and many in 16-bit integers if the
 processor is faster at them (`integer_product`) and they may be rounded (`rounding`), or in 8-bit integers if they are
 to be rounded as in llama.cpp (`eight_bit_product`). In float32, with few rows of input each thread decodes and
 multiplies tiles of its own. With many, decoding is little of the work, and BLAS is faster on wide tiles: all threads

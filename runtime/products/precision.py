@@ -34,14 +34,14 @@ def precision_named(name: str) -> Precision:
 
 
 def products(precision: Precision) -> str:
-    """What most of a text's products are computed in, in words."""
+    """Return in words how most products of a text are computed."""
     if precision == "llama.cpp" and int16.available():
         return "8-bit integers"
     return "16-bit integers" if precision == "float32" and int16.available() else "float32"
 
 
 def as_multiplied(x: Floats, weight_format: str, precision: Precision) -> Floats:
-    """Return x (n, width) as a product with a weight of that format takes it; x itself where nothing is rounded."""
+    """Return x (n, width) as rounded for a product with a weight of that format; x itself if nothing is rounded."""
     return rounded(x, weight_format) if precision == "llama.cpp" else x
 
 

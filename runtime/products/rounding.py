@@ -36,10 +36,10 @@ SHARP = 1.5  # from this times the usual factor of scores on, attention chooses
 
 
 def is_sensitive(names: Iterable[str], attention_scale: float, key_width: int, predicted: bool) -> bool:
-    """Return whether a layer chooses or carries a state.
+    """Return whether a layer makes a discrete choice or carries a state.
 
     names: of its tensors. attention_scale: the factor of its scores, key_width: of a head. predicted: a predictor
-    chooses neurons.
+    selects neurons.
     """
     patterns = (*CHOOSING, *CARRYING, *(CHOOSING_NEURONS if predicted else ()))
     sharp = attention_scale * math.sqrt(key_width) > SHARP

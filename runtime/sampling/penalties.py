@@ -32,7 +32,7 @@ def penalties(of: Candidates, history: Ids, repeat: float, frequency: float, pre
 
 
 def logit_bias(of: Candidates, biases: Mapping[int, float]) -> Candidates:
-    """Return the candidates with biases added to the logits of some tokens; minus infinity bans one."""
+    """Return the candidates with biases added to the logits of some tokens; minus infinity bans a token."""
     if not biases:
         return of
     tokens = np.fromiter(biases, np.int64, len(biases))

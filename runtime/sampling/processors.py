@@ -1,4 +1,4 @@
-"""What changes logits before the chain: the caller's functions, the repetition penalty, barred tokens and words.
+"""Changes of logits before the sampler chain: the caller's functions, the repetition penalty, banned tokens and words.
 
 Source: vLLM, SamplingParams: logits_processors, repetition_penalty, allowed_token_ids, bad_words.
 """
@@ -20,7 +20,7 @@ Words = Sequence[tuple[int, ...]]  # token sequences that may not be completed
 
 
 def changes_logits(sampling: Sampling, words: Words) -> bool:
-    """Whether anything here has something to do."""
+    """Return whether any of these is set."""
     return bool(
         words
         or sampling.logits_processors

@@ -218,7 +218,7 @@ class Sampler:
         return replace(state, weighted_sum=mean[0], total_weight=mean[1])
 
     def ends(self, token: int) -> bool:
-        """Whether a text ends with this token."""
+        """Return whether a text ends with this token."""
         return token in self.sampling.stop_token_ids or (token in self.end_ids and not self.sampling.ignore_eos)
 
     def fork(self, seed: int | None = None) -> "Sampler":
@@ -243,8 +243,8 @@ class Sampler:
 
     @cached_property
     def _quick(self) -> tuple[int, Ids, Doubles] | None:
-        """Return the fast path: how many likeliest tokens a draw needs, and its steps, if `kernels.likely` supports
-        them all.
+        """Return the fast path: how many likeliest tokens a draw needs, and its steps, if `kernels.fused_sampler`
+        supports them all.
         """
         own, names = self.sampling, self._chain
         if own.mirostat or self._adapts or self.grammar is not None or self._processes:

@@ -31,7 +31,7 @@ def top_p(of: Candidates, p: float, min_keep: int = 0) -> Candidates:
 
 
 def min_p(of: Candidates, p: float, min_keep: int = 0) -> Candidates:
-    """Those at least p times as likely as the most likely; 0: all. Source: llama.cpp#3841, min_p."""
+    """Return those at least p times as likely as the most likely; 0: all. Source: llama.cpp#3841, min_p."""
     if p <= 0:
         return of
     likely = of.logits >= of.best + np.log(np.float32(p))

@@ -6,7 +6,7 @@ from quants.errors import OptionError
 from quants.spelling import quote
 
 MAX_BY_MODEL = 3
-MAX_BY_LOOKUP = 15  # the pass that verifies them is two of eight tokens; one more would run alone (`few_inputs`)
+MAX_BY_LOOKUP = 15  # the pass that verifies them is two of eight tokens; one more would run alone (`products.gemv`)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from gguftools.inspection.hashing import read_manifest, write_manifest
 from gguftools.io.checkpoint.safetensors import open_safetensors
 from gguftools.io.gguf.reader import open_gguf
 from gguftools.io.gguf.writer import TensorInfo, plan_file
-from gguftools.metadata.edit import set_metadata
+from gguftools.metadata.edit import EditOptions, set_metadata
 from gguftools.quantization.imatrix import Entry, ImportanceMatrix, read_imatrix, write_imatrix
 from gguftools.quantization.imatrix import merge as merge_matrices
 from gguftools.writing.options import WriteOptions
@@ -65,7 +65,7 @@ class Command:
 
 def edit(path: str, large: bool = False) -> Callable[[int], object]:
     value = "x" * 3000 if large else "x"
-    return lambda number: set_metadata(path, {f"edit.{number}": value}, new=True)
+    return lambda number: set_metadata(path, {f"edit.{number}": value}, options=EditOptions(new=True))
 
 
 def merge_imatrices(_: int) -> None:

@@ -25,7 +25,7 @@ import numpy as np
 from archs.metadata import Metadata
 from gguftools.io.gguf.reader import open_gguf
 from gguftools.io.gguf.writer import TensorInfo, plan_file
-from gguftools.metadata.edit import set_metadata
+from gguftools.metadata.edit import EditOptions, set_metadata
 from quants import format_named
 
 from ..gguftools.tiny_models import create_gguf
@@ -68,7 +68,7 @@ def edit_for_ever(path: Path) -> None:
         name = f"{number} " + "x" * chance.choice((1, 10, 300, 800, 1500))
         print("begin", number, flush=True)
         values = {"general.name": name, "check": check(name)}
-        report = set_metadata(path, values, reserve=chance.choice((0, 0, 0, 1000)))
+        report = set_metadata(path, values, options=EditOptions(reserve=chance.choice((0, 0, 0, 1000))))
         print("end", number, "in place" if report.in_place else "copied", flush=True)
 
 
@@ -95,7 +95,7 @@ def kill_one(path: Path, wait: float) -> str:
         process.send_signal(signal.SIGKILL)
         lines += process.stdout.readlines()
     old, new = last_edits(lines, old)
-    found = set_metadata(path, recover=True, roll_back=wait * 1e6 % 2 < 1).recovered
+    found = set_metadata(path, options=EditOptions(recover=True, roll_back=wait * 1e6 % 2 < 1)).recovered
     number = number_of(path)
     assert number in (old, new), f"edit {number}, not {old} or {new}"
     state = "between two edits" if old == new else "the old file" if number == old else "the new file"

@@ -127,7 +127,9 @@ def _merged(source: Path, folder: Path) -> object:
 
 
 def _edited(source: Path, folder: Path) -> object:
-    return gguftools.set_metadata(folder / "s-00002-of-00003.gguf", {"general.name": "x" * 100_000}, force=True)
+    return gguftools.set_metadata(
+        folder / "s-00002-of-00003.gguf", {"general.name": "x" * 100_000}, options=gguftools.EditOptions(force=True)
+    )
 
 
 SCENARIOS = [

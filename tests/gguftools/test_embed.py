@@ -131,7 +131,7 @@ def test_what_is_too_long(bert: Path):
     assert (found.tokens[1], found.truncated) == (128, (1,))
     assert found.warnings == ("the end of text 2 was left out",)
     end = model.tokenizer.encode("word " * 200, add_special=False)[: 128 - 2]
-    whole = model.running().hidden_states([[model.tokenizer.bos, *end, model.tokenizer.eos]])[0, -1]
+    whole = gguftools.load(model).hidden_states([[model.tokenizer.bos, *end, model.tokenizer.eos]])[0, -1]
     assert found.vectors[1] == pytest.approx(whole / np.linalg.norm(whole), abs=1e-6)
 
 
@@ -206,10 +206,10 @@ def test_a_decoder_that_embeds_ends_texts_with_a_token_of_its_own(tmp_path: Path
     found = model.embed("a text")
     ids = [*model.tokenizer.encode("a text", add_special=False), 495]
     assert (found.pooling, found.tokens, found.warnings) == ("last", [len(ids)], ())
-    state = model.running().hidden_states([ids])[0, -1]
+    state = gguftools.load(model).hidden_states([ids])[0, -1]
     assert found.vectors[0] == pytest.approx(state / np.linalg.norm(state), abs=1e-6)
     report = gguftools.check(model, checkpoint, only=["token ids", "special tokens", "vectors"])
-    assert report.sound, [(each.name, each.seen) for each in report.checks]
+    assert report.ok, [(each.name, each.seen) for each in report.checks]
     assert report["vectors"].figures["pooling"] == "last"
     assert report["vectors"].lines == ()
 
@@ -259,11 +259,11 @@ def test_dense_modules_stand_behind_the_pooling(tmp_path: Path):
     model = gguftools.open(tmp_path / "f32.gguf")
     keys = [model.metadata[f"gemma-embedding.dense_{each}"] for each in ("2_feat_in", "2_feat_out", "3_feat_in")]
     assert keys == [width, 3 * width, 3 * width]
-    assert gguftools.validate(model).valid
+    assert gguftools.validate(model).ok
     text = [5, 9, 13, 40]
-    states = model.running().hidden_states([text])[0]
+    states = gguftools.load(model).hidden_states([text])[0]
     wanted = states.mean(axis=0) @ first.T @ second.T
-    found = dense_layers(model.running(), pooled(model.running(), states[None], "mean"))[0]
+    found = dense_layers(gguftools.load(model), pooled(gguftools.load(model), states[None], "mean"))[0]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4 * np.abs(wanted).max())
     vector = model.embed("a text").vectors[0]
     plain = gguftools.convert(folder, tmp_path / "plain.gguf", "f32") and gguftools.open(tmp_path / "plain.gguf")
@@ -284,7 +284,7 @@ def test_dense_module_of_colbert(tmp_path: Path):
     )
     model = gguftools.open(tmp_path / "f32.gguf")
     assert (model.metadata["lfm2.embedding_length_out"], model.tensors["dense_2.weight"].shape) == (8, (8, width))
-    assert gguftools.validate(model).valid
+    assert gguftools.validate(model).ok
     assert not [each for each in report.warnings if "Dense" in each]
     plain = gguftools.convert(folder, tmp_path / "plain.gguf", "f32") and gguftools.open(tmp_path / "plain.gguf")
     wanted = plain.embed("a text", pooling="none", normalize=-1).vectors @ first.T

@@ -113,7 +113,7 @@ def test_logprobs_are_those_of_the_logits(model: gguftools.Model):
     generation = model.generate("Anne", Sampling(seed=1, logprobs=3), max_tokens=6)
     list(generation)
     text = [*generation.prompt, *generation.tokens]
-    logits = model.running().logits(text)[len(generation.prompt) - 1 : -1].astype(np.float64)
+    logits = gguftools.load(model).logits(text)[len(generation.prompt) - 1 : -1].astype(np.float64)
     logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     assert [each.token for each in generation.logprobs] == generation.tokens
     for row, found in zip(logprobs, generation.logprobs, strict=True):

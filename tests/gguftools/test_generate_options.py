@@ -97,7 +97,7 @@ def test_logprobs_of_the_prompt_are_the_models(model: gguftools.Model):
     generation = model.generate("Anne Elliot was", GREEDY, max_tokens=2, prompt_logprobs=2)
     list(generation)
     ids, found = generation.prompt, generation.prompt_logprobs
-    logits = model.running().forward(np.array(ids)).astype(np.float64)
+    logits = gguftools.load(model).forward(np.array(ids)).astype(np.float64)
     logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     assert len(found) == len(ids)
     assert found[0] is None

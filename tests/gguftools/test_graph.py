@@ -140,12 +140,24 @@ def test_listing_takes_no_time(folder):
     assert time.process_time() - start < 1
 
 
-def test_models_without_a_list(tmp_path):
+def test_encoder_and_decoder(tmp_path):
     zoo_build.build(zoo.ZOO, "t5", tmp_path / "t5")
-    gguftools.convert(tmp_path / "t5", tmp_path / "t5.gguf", "f32", options=ConvertOptions(check_tokenizer=False))
-    done = typed("graph", tmp_path / "t5.gguf")
+    model = tmp_path / "t5.gguf"
+    gguftools.convert(tmp_path / "t5", model, "f32", options=ConvertOptions(check_tokenizer=False))
+    shown = gguftools.graph(model)
+    names = [node.name for node in shown.nodes]
+    assert names[:3] == ["enc.embd", "enc.pos_bias-0", "enc.attn_norm-0"]
+    assert names[-2:] == ["result_norm", "result_output"]
+    cross = shown.node("kqv_cross-1")
+    assert cross.inputs == ("Qcur_cross-1", "Kcur_cross-1", "Vcur_cross-1")
+    assert shown.node("Kcur_cross-1").inputs == ("enc.result_norm",)
+    assert {weight.name for node in shown.nodes for weight in node.weights} == set(gguftools.open(model).tensors)
+    out = typed("graph", model).stdout
+    assert "enc.blk.0\n" in out
+    assert "dec.blk.0\n" in out
+    done = typed("graph", model, "--values", "--tokens", "1,2")
     assert done.returncode == 1
-    assert done.stderr.startswith("error: t5 models have no graph yet")
+    assert "error: t5 models read two texts" in done.stderr
 
 
 # Values
@@ -388,7 +400,7 @@ def test_transformers_finds_faults(folder, model, tmp_path):
         (["--values", "--tokens", "512"], 1, "token id 512 is outside the vocabulary of 512"),
         (["--values", "--tokens", "1", "--precision", "low"], 1, "precision"),
         (["--against", "nowhere", "--tokens", "1"], 1, "nowhere does not exist"),
-        (["--against", "README.md", "--tokens", "1"], 1, "README.md is nothing to compare with"),
+        (["--against", "README.md", "--tokens", "1"], 1, "README.md cannot be compared with"),
         (["--against", "tests", "--tokens", "1"], 1, "tests is a folder without config.json"),
     ],
 )

@@ -63,7 +63,7 @@ def test_logits_are_those_of_a_text_alone(entry: str, tmp_path: Path):
     """To the bit, of more tokens than go in one pass, of texts of different lengths; one has two tokens, one none."""
     zoo_build.build(ZOO, entry, tmp_path / "checkpoint")
     gguftools.convert(tmp_path / "checkpoint", tmp_path / "f32.gguf", "f32")
-    check_together(gguftools.open(tmp_path / "f32.gguf").running(2))
+    check_together(gguftools.load(gguftools.open(tmp_path / "f32.gguf"), threads=2))
 
 
 @pytest.mark.parametrize("entry", ["qwen3-moe", "falcon-h1"])
@@ -73,7 +73,7 @@ def test_operations_that_are_called_in_the_middle(entry: str, tmp_path: Path, mo
     monkeypatch.delitem(writers.WRITERS, op.Gated)
     zoo_build.build(ZOO, entry, tmp_path / "checkpoint")
     gguftools.convert(tmp_path / "checkpoint", tmp_path / "f32.gguf", "f32")
-    model = gguftools.open(tmp_path / "f32.gguf").running(2)
+    model = gguftools.load(gguftools.open(tmp_path / "f32.gguf"), threads=2)
     assert model._compiled is not None
     assert model._compiled.lowering.calls
     check_together(model)
@@ -96,7 +96,7 @@ def check_together(model: Model) -> None:
 
 def test_caches_of_several_kinds(opened: gguftools.Model):
     kinds: tuple[CacheType, ...] = "f32", "q8_0", "f16", "f32"
-    model = opened.running(2)
+    model = gguftools.load(opened, threads=2)
     alone, together = ([model.new_cache(kind) for kind in kinds] for _ in range(2))
     for step in range(3):
         found = model.forward_together([[5 + step + i] for i in range(4)], together)
@@ -106,7 +106,7 @@ def test_caches_of_several_kinds(opened: gguftools.Model):
 
 
 def test_a_token_that_there_is_not_is_its_texts_fault(opened: gguftools.Model):
-    model = opened.running(2)
+    model = gguftools.load(opened, threads=2)
     found = model.forward_together([[5], [10**6]], [model.new_cache(), model.new_cache()])
     assert isinstance(found[1], ModelError)
     np.testing.assert_array_equal(found[0], model.forward([5], model.new_cache()))
@@ -157,7 +157,7 @@ def described(generation: Generation) -> tuple[Any, ...]:
 def test_texts_are_those_of_each_alone(opened: gguftools.Model, parallel: int):
     wanted = [described(each) for each in different_texts(opened)]
     assert {each[1] for each in wanted} >= {"stop", "length", "context", "end"}
-    counts = passes(opened.running())
+    counts = passes(gguftools.load(opened))
     counts.clear()
     assert [described(each) for each in written_together(different_texts(opened), parallel)] == wanted
     assert max(counts) == min(parallel, 8)
@@ -191,7 +191,7 @@ def test_a_text_that_nobody_reads_on_waits(opened: gguftools.Model):
     next(iter(texts[0]))
     list(texts[1])
     assert len(texts[0].tokens) == 1
-    counts = passes(opened.running())
+    counts = passes(gguftools.load(opened))
     counts.clear()
     list(texts[0])
     assert (len(texts[0].tokens), counts) == (12, [])  # its companion has ended
@@ -297,7 +297,7 @@ def test_an_operation_that_raises_in_the_middle_is_its_texts_fault(
     opened: gguftools.Model, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(region_writers.REGIONS, "attention", lambda *_: False)
-    model, compute = gguftools.open(opened.path).running(2), COMPUTE[op.Attention]
+    model, compute = gguftools.load(gguftools.open(opened.path), threads=2), COMPUTE[op.Attention]
 
     def broken(forward: Any, *given: Any) -> Any:
         if 6 in forward.tokens:

@@ -12,7 +12,9 @@ import gguftools
 from quants.errors import OptionError
 from runtime.generation import Generation
 
+from .. import zoo_build
 from ..gguftools.command_line import EXAMPLE, typed
+from ..zoo import ZOO
 
 ALLOWED = (265, 266, 271)
 
@@ -36,7 +38,7 @@ def found(model: gguftools.Model, **options: Any) -> list[Generation]:
 def logprobs(model: gguftools.Model, tokens: tuple[int, ...], allowed: tuple[int, ...] = ALLOWED) -> list[float]:
     """Of each token, among the allowed ones."""
     prompt = model.generate("Anne").prompt
-    rows = model.running().forward(np.array([*prompt, *tokens])).astype(np.float64)[len(prompt) - 1 : -1]
+    rows = gguftools.load(model).forward(np.array([*prompt, *tokens])).astype(np.float64)[len(prompt) - 1 : -1]
     pairs = zip(rows, tokens, strict=True)
     return [float(row[token] - np.log(np.exp(row[list(allowed)]).sum())) for row, token in pairs]
 
@@ -106,3 +108,69 @@ def test_the_command_prints_the_best(path: Path, model: gguftools.Model):
     texts = [each.text for each in model.generate_samples("Anne", beam_width=3, n=2, max_tokens=8)]
     assert typed(*words).stdout == "".join(f"{text}\n" for text in texts)
     assert [each["text"] for each in json.loads(typed(*words, "--json").stdout)] == texts
+
+
+def by_transformers(
+    checkpoint: Path, prompt: list[int], ends: list[int], **options: Any
+) -> list[tuple[list[int], float]]:
+    """Tokens and scores of what `generate` of transformers finds, the best first."""
+    torch = pytest.importorskip("torch")
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    config = model.generation_config
+    config.eos_token_id, config.pad_token_id, config.bos_token_id = ends, ends[0], None
+    ids = torch.tensor([prompt])
+    with torch.no_grad():
+        done = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            num_return_sequences=options["num_beams"],
+            return_dict_in_generate=True,
+            output_scores=True,
+            **options,
+        )
+    found = []
+    for row, score in zip(done.sequences[:, len(prompt) :].tolist(), done.sequences_scores.tolist(), strict=True):
+        stop = next((n for n, token in enumerate(row, 1) if token in ends), len(row))
+        found.append((row[:stop], score))
+    return found
+
+
+BEAMS = [
+    {"num_beams": width, "length_penalty": penalty, "early_stopping": early, "max_new_tokens": tokens}
+    for width, tokens in ((2, 8), (5, 12), (8, 4))
+    for penalty in (0.0, 1.0, 2.5, -1.0)
+    for early in (False, True)
+]
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("checkpoint", ["austen-4m", "gpt2", "llama3-gqa-rope-tied"])
+@pytest.mark.parametrize("ends", [1, 3], ids=lambda count: f"{count} end tokens")
+def test_texts_and_scores_are_those_of_transformers(checkpoint: str, ends: int, tmp_path: Path):
+    folder = EXAMPLE
+    if checkpoint != "austen-4m":
+        zoo_build.build(ZOO, checkpoint, folder := tmp_path / checkpoint)
+    gguftools.convert(folder, tmp_path / "model.gguf", "f32")
+    model = gguftools.open(tmp_path / "model.gguf")
+    text = model.generate("Anne was")
+    prompt, end_ids = list(text.prompt), text.sampler.end_ids
+    (greedy,) = model.generate_samples(prompt, beam_width=1, max_tokens=20, ignore_eos=True)
+    stops = list(dict.fromkeys(greedy.tokens[2:]))[:ends]  # so that some beams end early
+    for options in BEAMS:
+        expected = by_transformers(folder, prompt, [*stops, *end_ids], **options)
+        penalty = options["length_penalty"]
+        found = model.generate_samples(
+            prompt,
+            n=options["num_beams"],
+            beam_width=options["num_beams"],
+            max_tokens=options["max_new_tokens"],
+            length_penalty=penalty,
+            early_stopping=options["early_stopping"],
+            stop_token_ids=tuple(stops),
+        )
+        assert [each.tokens for each in found] == [tokens for tokens, _ in expected], options
+        scores = [each.cumulative_logprob / len(each.tokens) ** penalty for each in found]
+        assert scores == pytest.approx([score for _, score in expected], rel=1e-4, abs=1e-4), options

@@ -29,8 +29,8 @@ def test_gemma_3_without_the_base_of_windowed_layers(tmp_path: Path) -> None:
     metadata = {**made.metadata, "gemma3.rope.freq_base": 1e6, BASE: 10_000.0}
     path, edited = tmp_path / "model.gguf", tmp_path / "edited.gguf"
     gguftools.Model(metadata, dict(made.tensors)).save(path)
-    gguftools.set_metadata(path, remove=[BASE], output=edited)
-    said, absent = (gguftools.open(each).running(1).logits(IDS) for each in (path, edited))
+    gguftools.set_metadata(path, [gguftools.Remove(BASE)], output=edited)
+    said, absent = (gguftools.load(gguftools.open(each), threads=1).logits(IDS) for each in (path, edited))
     assert_array_equal(absent, said)
     other = Model({**metadata, BASE: 1e6}, made.tensors, threads=1).logits(IDS)
     assert np.abs(other - said).max() > 0.01

@@ -45,7 +45,7 @@ def attest(
                 print_line(problem)
             verdict = "is not" if found.problems else "is"
             print_line(f"{found.path} {verdict} what {found.statement} says")
-        raise Exit(0 if found.passed else 1)
+        raise Exit(0 if found.ok else 1)
     if statement is not None:
         usage(
             f"{statement} is a statement to check, but --verify is missing",

@@ -39,9 +39,9 @@ def check(
             for line in each.lines:
                 print_line(f"{'':{len(WORDS['ok'])}}  {line}", keep="\t")
         wrong = sum(each.verdict == "wrong" for each in report.checks)
-        print_line(f"{model}: {'nothing' if report.sound else f'{wrong} of {len(report.checks)} checks'} wrong")
+        print_line(f"{model}: {'nothing' if report.ok else f'{wrong} of {len(report.checks)} checks'} wrong")
     sys.stdout.flush()
-    if not report.sound:
+    if not report.ok:
         raise Exit(1)
 
 

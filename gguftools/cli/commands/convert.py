@@ -119,7 +119,7 @@ def convert(
     from ...inspection.original.logits_check import check_output, require_checkable
     from ...io.naming import is_remote
     from ...io.stores.path import is_url, located
-    from ..ui import note_slow_products, print_report, resumable_note
+    from ..ui import named_progress, note_slow_products, print_report, resumable_note
 
     if check_logits:
         require_checkable(model, changed=checkpoint.changes_logits)
@@ -131,7 +131,8 @@ def convert(
         )
     if check_logits:
         note_slow_products(run.threads)
-        report = replace(report, check=check_output(report.outputs[0], model, check_logits))
+        with named_progress("check logits") as progress:
+            report = replace(report, check=check_output(report.outputs[0], model, check_logits, progress))
     print_report(report, json, run.resume)
-    if report.check is not None and not report.check.passed:
+    if report.check is not None and not report.check.ok:
         raise Exit(1)

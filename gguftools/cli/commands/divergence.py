@@ -148,10 +148,12 @@ def _write_html(report: "DivergenceReport", html: str, overwrite: bool, reads: l
     """The report as a page, with the errors of the weights where the base has weights."""
     from ...publish.report.page import write_html
     from ...publish.report.weights import tensor_errors
+    from ..ui import bytes_progress
 
     data = report.as_dict()
     for file in data["files"]:
-        file["tensors"] = tensor_errors(report.base, file["file"], threads)
+        with bytes_progress(f"compare weights of {Path(file['file']).name}") as progress:
+            file["tensors"] = tensor_errors(report.base, file["file"], threads, progress)
     write_html(data, html, overwrite=overwrite, reads=reads)
 
 

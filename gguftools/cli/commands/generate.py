@@ -199,7 +199,7 @@ def generate(
     texts = prompts_of(prompt, prompts, chat, system)
     drafts, encoded = drafting.source(), media.library_options()
     note_before_running(source, threads, ctx)
-    with prompt_progress() as progress:
+    with prompt_progress(f"read with {model.name}") as progress:
         options = GenerateOptions(
             parameters,
             max_tokens=n,

@@ -25,9 +25,12 @@ def gpu_split(
     json: bool = False,
 ) -> None:
     from ...lab.gpu_split import gpu_split as run
-    from ..ui import print_line, said, size
+    from ..ui import named_progress, print_line, said, size
 
-    report = run(activations, vram, model, output, batch=batch, least=min_neurons, overwrite=overwrite)
+    with named_progress("choose neurons") as progress:
+        report = run(
+            activations, vram, model, output, batch=batch, least=min_neurons, overwrite=overwrite, progress=progress
+        )
     if said(report, json, [report.file]):
         return
     found = report.placement

@@ -93,7 +93,7 @@ def _run(source: "Model", run: ValueOptions) -> "tuple[NodeValues | None, Compar
     from ...io.atomic import InputFiles
     from ...lab.graph_values import TOLERANCE, check_output, compare_values, node_values
     from ...metadata.prompts import check_unicode, read_stdin
-    from ..ui import note_before_running, usage
+    from ..ui import named_progress, note_before_running, usage
 
     text = read_stdin() if run.prompt == "-" else run.prompt
     check_unicode(text or "")
@@ -104,14 +104,15 @@ def _run(source: "Model", run: ValueOptions) -> "tuple[NodeValues | None, Compar
     reads = InputFiles(option="--save").also([*source.files, read])
     target = None if run.save is None else check_output(run.save, run.overwrite, reads)
     note_before_running(source, run.threads)
-    how: Any = {"precision": run.precision, "threads": run.threads}
-    values = None if given is None else node_values(source, given, **how)
     comparison = None
-    if run.against:
-        tolerance = TOLERANCE if run.tolerance is None else run.tolerance
-        comparison = compare_values(source, run.against, given, tolerance=tolerance, values=values, **how)
-        if values is None and target is not None:
-            values = node_values(source, comparison.tokens, **how)
+    with named_progress(f"run {source.path.name}") as progress:
+        how: Any = {"precision": run.precision, "threads": run.threads, "progress": progress}
+        values = None if given is None else node_values(source, given, **how)
+        if run.against:
+            tolerance = TOLERANCE if run.tolerance is None else run.tolerance
+            comparison = compare_values(source, run.against, given, tolerance=tolerance, values=values, **how)
+            if values is None and target is not None:
+                values = node_values(source, comparison.tokens, **how)
     if target is not None and values is not None:
         values.save(target, overwrite=run.overwrite, reads=reads)
     return values, comparison
@@ -144,10 +145,12 @@ def _print_graph(shown: "ModelGraph", every: bool, dot: bool, json: bool) -> Non
 def _title(each: "LayerGroup") -> str | None:
     if each.layer is None:
         return None
-    others = _ranges(each.others)
+    others, number = _ranges(each.others), each.layer
+    if each.prefix not in ("", f"blk.{number}"):
+        return each.prefix + (f"; {others} as {number}" if others else "")
     if not others:
-        return f"layer {each.layer}"
-    return f"layer {each.layer}; layer{'s' if len(each.others) > 1 else ''} {others} as layer {each.layer}"
+        return f"layer {number}"
+    return f"layer {number}; layer{'s' if len(each.others) > 1 else ''} {others} as layer {number}"
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:

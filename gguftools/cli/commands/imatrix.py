@@ -38,11 +38,11 @@ def imatrix(
     from ...measurement.importance import imatrix
     from ...measurement.options import ImatrixOptions
     from ...models.model import opened_gguf
-    from ...writing.resume import left_behind
+    from ...writing.resume import unfinished_warnings
     from ..ui import note, note_before_running, print_matrix, said, shared_work, window_progress
 
     source = opened_gguf(model)
-    for warning in left_behind([Path(output)], resume):
+    for warning in unfinished_warnings([Path(output)], resume):
         note(f"warning: {warning}")
     note_before_running(source, threads, ctx)
     with shared_work(workers, scheduler) as executor, window_progress(f"read with {model.name}") as progress:

@@ -48,45 +48,44 @@ def set_metadata(
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
+    from ...metadata.edit import EditOptions
     from ...metadata.edit import set_metadata as run
     from ..arguments import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
+    from ..edits import operations_of
     from ..ui import bytes_progress, note, said, usage
 
-    changes = (assignments, from_json, type, remove, rename, chat_template, special_token, output, reserve)
-    if not any((*changes, recover, roll_back)):
+    wanted = (assignments, from_json, type, remove, rename, chat_template, special_token, output, reserve)
+    if not any((*wanted, recover, roll_back)):
         usage("no change is given", "KEY=VALUE sets a key, --remove KEY removes one; `gguftools show` lists them")
     values, types = read_json_values(from_json) if from_json else ({}, {})
-    values = once([*values.items(), *map(parse_assignment, assignments or ())])
-    types = once([*types.items(), *(split_pair(text, "KEY=TYPE") for text in type or ())])
+    operations = operations_of(
+        once([*values.items(), *map(parse_assignment, assignments or ())]),
+        once([*types.items(), *(split_pair(text, "KEY=TYPE") for text in type or ())]),
+        remove or (),
+        once(split_pair(text, "OLD=NEW") for text in rename or ()),
+        text_or_file(chat_template) if chat_template is not None else None,
+        once(split_pair(text, "ROLE=TOKEN") for text in special_token or ()),
+    )
     reads = [*named_files([*(assignments or ()), chat_template or ""]), *([from_json] if from_json else [])]
+    options = EditOptions(force, new, reserve or 0, reads, recover, roll_back)
     with bytes_progress(f"edit {file.name}") as progress:
         report = run(
             file,
-            values,
-            types=types,
-            remove=remove or (),
-            rename=once(split_pair(text, "OLD=NEW") for text in rename or ()),
-            chat_template=text_or_file(chat_template) if chat_template is not None else None,
-            special_tokens=once(split_pair(text, "ROLE=TOKEN") for text in special_token or ()),
+            operations,
             output=output,
-            reserve=reserve or 0,
-            force=force,
-            new=new,
             overwrite=overwrite,
-            recover=recover,
-            roll_back=roll_back,
             dry_run=dry_run,
-            reads=reads,
+            options=options,
             progress=lambda done, total: progress(done, total, ""),
         )
     if report.recovered is not None:
         note(f"interrupted: {report.recovered}")
     if not said(report, json, [] if report.dry_run or not report.bytes_written else [report.path]):
-        _print(report, in_store=report.traffic is not None and output is None)
+        _print(report, output is None)
 
 
-def _print(report: "EditReport", in_store: bool) -> None:
-    """Print the changes, and how the file was changed. in_store: in place in a store, which makes a new version."""
+def _print(report: "EditReport", is_edit: bool) -> None:
+    """Print what changed. is_edit: of the file itself, not of a copy."""
     from ..ui import print_line, print_traffic, size
 
     for change in report.changes:
@@ -96,6 +95,7 @@ def _print(report: "EditReport", in_store: bool) -> None:
         print_line("a conversation by the new chat template:")
         for line in report.preview.splitlines():
             print_line(f"  | {line}")
+    in_store = report.traffic is not None and is_edit
     if report.changes or report.recovered is None:
         how = "in place" if report.in_place else "by a new version" if in_store else "by a copy"
         done = f"was changed {how}, {size(report.bytes_written)} written" if report.bytes_written else "is as it was"

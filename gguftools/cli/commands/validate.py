@@ -33,5 +33,5 @@ def validate(
             if rows:
                 print_table(None, ("", "where", "what"), rows)
             looked = f": {each.keys} keys, {each.tensors} tensors, {size(each.bytes)} of data" if each.keys else ""
-            print_line(f"{each.path} is {'sound' if each.valid else 'NOT sound'}{looked}")
-    raise Exit(0 if all(each.valid for each in found) else 1)
+            print_line(f"{each.path} is {'sound' if each.ok else 'NOT sound'}{looked}")
+    raise Exit(0 if all(each.ok for each in found) else 1)

@@ -198,7 +198,7 @@ def loops(template: Template) -> Iterator[Finding]:
         if called(node) == "range":
             count = max((abs(number(argument, template.constants) or 0) for argument in node.args), default=0)
             if any(is_user_text(template, argument) for argument in node.args):
-                yield template.finding("medium", "loop", node, "counts as far as a message says")
+                yield template.finding("medium", "loop", node, "counts up to a number in a message")
         elif isinstance(node, nodes.Mul):
             numbers = [number(side, template.constants) for side in (node.left, node.right)]
             count = max(n or 0 for n in numbers) if None in numbers else None

@@ -71,7 +71,7 @@ def _text(key: str, text: Any) -> Iterator[Finding]:
     for match in islice(LINK.finditer(text), 20):
         yield from _link(key, match[0])
     if match := PATH.search(text):
-        yield Finding("low", "path", key, f"names a place on somebody's machine: {match[1][:100]}")
+        yield Finding("low", "path", key, f"has a path on someone's machine: {match[1][:100]}")
     if "../" in text or "..\\" in text:
         yield Finding("low", "path", key, f"has a path that leads upwards: {text[:100]!r}")
     if re.search(r"<(script|iframe|img|svg)\b", text, re.IGNORECASE):

@@ -12,6 +12,7 @@ from quants.spelling import did_you_mean, quote
 
 from ...io.naming import is_remote
 from ...models.model import Model, model_of_weights, opened, opened_gguf
+from ...models.running import running_model
 from ...writing.report import verdict_word
 from ..validation import validate
 from ..vocabulary_check import ERROR
@@ -25,9 +26,9 @@ from .generation_checks import (
     check_repetition,
     greedy_texts,
 )
+from .result import Check, judged, skipped
 from .sparsity import SPARSITY, check_sparsity
 from .vectors import VECTORS, check_vectors
-from .verdict import Verdict, judged, skipped
 from .vocabulary import SPECIAL, TEMPLATE, TOKENS, check_special, check_template, check_tokens
 from .weights import KEYS, WEIGHTS, check_keys, check_weights, check_zeros
 
@@ -45,14 +46,14 @@ class CheckReport:
 
     path: Path
     against: Path | None
-    checks: tuple[Verdict, ...]
+    checks: tuple[Check, ...]
 
     @property
-    def sound(self) -> bool:
+    def ok(self) -> bool:
         """Return whether no check failed."""
         return not any(each.verdict == "wrong" for each in self.checks)
 
-    def __getitem__(self, name: str) -> Verdict:
+    def __getitem__(self, name: str) -> Check:
         """Return the check of that name. Raises KeyError."""
         return {each.name: each for each in self.checks}[name]
 
@@ -60,7 +61,7 @@ class CheckReport:
         """Return plain data."""
         against = None if self.against is None else str(self.against)
         checks = [each.as_dict() for each in self.checks]
-        return {"file": str(self.path), "against": against, "verdict": verdict_word(self.sound), "checks": checks}
+        return {"file": str(self.path), "against": against, "verdict": verdict_word(self.ok), "checks": checks}
 
 
 def check(
@@ -117,7 +118,7 @@ def original_of(against: PathLike | Model) -> Original:
     return Original(model, Path(str(against)) if local else None)
 
 
-def check_file(source: PathLike | Model, threads: int | None) -> tuple[Verdict, Model | None]:
+def check_file(source: PathLike | Model, threads: int | None) -> tuple[Check, Model | None]:
     """Return the result of `validate`, and the opened file; None for one that cannot be opened."""
     model: Model | None
     try:
@@ -135,26 +136,26 @@ def check_file(source: PathLike | Model, threads: int | None) -> tuple[Verdict, 
     return verdict, None if unreadable else model
 
 
-def check_run(model: Model, threads: int | None) -> Verdict:
+def check_run(model: Model, threads: int | None) -> Check:
     """Check that the model runs on a few tokens. Raises ModelError if it does not."""
-    running = model.running(threads)
+    running = running_model(model, threads)
     ids = [number % running.vocabulary_size for number in range(1, 5)]
     states = running.hidden_states([ids])
     return judged(RUNS, [], f"{model.architecture}, {len(running.network.layers)} layers, states of {states.shape[-1]}")
 
 
-def _steps(model: Model, original: Original | None, n: int, threads: int | None) -> dict[str, Callable[[], Verdict]]:
+def _steps(model: Model, original: Original | None, n: int, threads: int | None) -> dict[str, Callable[[], Check]]:
     """Return the checks in order; texts are generated once, when the first check needs them."""
     written = cache(lambda: greedy_texts(model, n, threads))
     original_model = None if original is None else original.model
 
     def generates() -> bool:
-        return not model.running(threads).architecture.block.hidden_states
+        return not running_model(model, threads).architecture.block.hidden_states
 
-    def needs_original(name: str) -> Callable[[], Verdict]:
+    def needs_original(name: str) -> Callable[[], Check]:
         return lambda: skipped(name, NOTHING)
 
-    def if_generates(name: str, look: Callable[[], Verdict]) -> Callable[[], Verdict]:
+    def if_generates(name: str, look: Callable[[], Check]) -> Callable[[], Check]:
         return lambda: look() if generates() else skipped(name, "an encoder writes no text")
 
     return {

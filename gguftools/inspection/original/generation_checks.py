@@ -16,8 +16,9 @@ from runtime.sampling.parameters import Sampling
 
 from ...metadata.chat_templates import QUESTION, rendered
 from ...models.model import Model
+from ...models.running import running_model
+from .result import Check, judged, skipped
 from .texts import PASSAGES, PROMPTS, passage
-from .verdict import Verdict, judged, skipped
 
 PREDICTIONS, REPETITION, END = "predictions", "repetition", "end of text"
 PASSAGE = 128  # tokens of each passage that predictions are compared on
@@ -78,9 +79,9 @@ def _fitting(model: Model, prompt: str, n: int) -> int:
     return max(1, min(n, room))
 
 
-def check_predictions(model: Model, original: Model, texts: Sequence[GeneratedText], threads: int | None) -> Verdict:
+def check_predictions(model: Model, original: Model, texts: Sequence[GeneratedText], threads: int | None) -> Check:
     """Check the KL divergence from the original's predictions on passages, and where greedy texts differ."""
-    ours, theirs = model.running(threads), original.running(threads)
+    ours, theirs = running_model(model, threads), running_model(original, threads)
     if not ours.architecture.block.causal and ours.encoder_decoder is None:
         return skipped(PREDICTIONS, "an encoder predicts no token")
     size = min(ours.vocabulary_size, theirs.vocabulary_size, model.tokenizer.vocab_size)
@@ -117,7 +118,9 @@ def check_predictions(model: Model, original: Model, texts: Sequence[GeneratedTe
             faults.append(f"{seen}; a sound file's top token is the original's more often")
     wild = [where for where in lost if where.probability < IMPROBABLE]
     if len(wild) * 2 > len(texts):
-        faults.append(f"{len(wild)} of {len(texts)} greedy texts go on with what the original thinks impossible")
+        faults.append(
+            f"{len(wild)} of {len(texts)} greedy texts continue with tokens that are nearly impossible to the original"
+        )
     return judged(PREDICTIONS, faults, seen, lines, **figures)
 
 
@@ -192,7 +195,7 @@ def loop_period(tokens: Sequence[int]) -> int | None:
 
 def check_repetition(
     model: Model, original: Model | None, texts: Sequence[GeneratedText], n: int, threads: int | None
-) -> Verdict:
+) -> Check:
     """Check greedy texts and a sampled one for degeneration; loops of greedy texts are only noted, as models
     have them.
     """
@@ -225,12 +228,12 @@ def _is_the_originals(model: Model, original: Model | None, text: GeneratedText,
     begun = text._replace(tokens=text.tokens[:BEGINNING])
     size, likely = min(each.tokenizer.vocab_size for each in (model, original)), list[float]()
     for each in (model, original):
-        log_p = _log_p(_following(each.running(threads), begun)[:, :size])
+        log_p = _log_p(_following(running_model(each, threads), begun)[:, :size])
         likely.append(float(log_p[np.arange(len(begun.tokens)), begun.tokens].mean()))
     return likely[1] >= likely[0] - LESS_LIKELY
 
 
-def check_end(model: Model, threads: int | None) -> Verdict:
+def check_end(model: Model, threads: int | None) -> Check:
     """Check that the token which ends a turn in the template ends a text, and whether an answer ends."""
     if model.chat_template is None:
         return skipped(END, "without a chat template there is no answer that should end")
@@ -242,7 +245,7 @@ def check_end(model: Model, threads: int | None) -> Verdict:
     end = next((number for number in after if number in controls), None)
     faults, lines = list[str](), list[str]()
     if end is None:
-        lines.append("the template writes no special token behind an answer")
+        lines.append("the template writes no special token after an answer")
     elif end not in tokenizer.end_ids:
         ends = ", ".join(quote(tokenizer.text(number)) for number in tokenizer.end_ids) or "none"
         faults.append(f"an answer ends with {end} {quote(tokenizer.text(end))}; a text of this file ends at {ends}")

@@ -26,6 +26,7 @@ PROMPT = 32  # tokens
 SEED = 0
 
 Floats = NDArray[np.float32]
+Progress = Callable[[int, int, str], None]
 Prompt = tuple[list[int], list[int]]  # token ids, and those of the decoder of a model with two sides, which is compared
 
 
@@ -41,20 +42,25 @@ def require_checkable(source: PathLike, changed: bool = False) -> None:
         raise OptionError("adapters and predictors make another model than the one to compare with")
 
 
-def check_output(output: OutputReport, folder: PathLike, prompts: int) -> LogitReport:
+def check_output(output: OutputReport, folder: PathLike, prompts: int, progress: Progress | None = None) -> LogitReport:
     """Compare a converted file with the checkpoint it comes from, on so many random prompts.
 
-    Needs torch, and memory for the model in float32. Raises ModelError where transformers can't load the checkpoint
-    without running code from it, or the runtime can't run the file.
+    Needs torch, and memory for the model in float32. progress(prompts run, of how many, what runs them): each prompt
+    counts twice. Raises ModelError where transformers can't load the checkpoint without running code from it, or the
+    runtime can't run the file.
     """
+    report = progress or (lambda done, total, what: None)
     model = load(output.file)
     asked = list(islice(_prompts(model, Path(folder)), prompts))
     differences = []
-    for prompt, wanted in zip(asked, _truth(model, Path(folder), asked), strict=True):
+    truth = _truth(model, Path(folder), asked, report)
+    for i, (prompt, wanted) in enumerate(zip(asked, truth, strict=True)):
+        report(len(asked) + i, 2 * len(asked), "the converted file")
         logits = model.logits(*prompt)
         if logits.shape != wanted.shape:
             raise ModelError(f"{output.file} gives logits {logits.shape}, transformers {wanted.shape}")
         differences.append(float(np.abs(logits - wanted).max() / wanted.std()))
+    report(2 * len(asked), 2 * len(asked), "")
     exact = all(tensor.format in (tensor.source, "F32") for tensor in output.tensors)
     tokens = sum(len(tokens) for tokens, _ in asked)
     return LogitReport(len(asked), tokens, float(np.max(differences)), exact)
@@ -72,15 +78,17 @@ def _prompts(model: "Model", folder: Path) -> Iterator[Prompt]:
         yield tokens, [] if model.encoder_decoder is None else [start, *following[1:]]
 
 
-def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt]) -> list[Floats]:
+def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt], progress: Progress) -> list[Floats]:
     """Return the original's logits (tokens, vocabulary) of each prompt; an encoder's last hidden states."""
     import torch
 
     with quiet_transformers():
+        progress(0, 2 * len(prompts), "transformers")
         original = loaded_original(model, folder)
         logits = []
         with torch.no_grad():
-            for ids in prompts:
+            for i, ids in enumerate(prompts):
+                progress(i, 2 * len(prompts), "transformers")
                 inputs = zip(("input_ids", "decoder_input_ids"), ids, strict=True)
                 result = original(**{name: torch.tensor([each]) for name, each in inputs if each})
                 values = result.logits if "logits" in result else result.last_hidden_state

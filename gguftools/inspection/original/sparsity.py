@@ -6,15 +6,16 @@ from runtime.generation import prompt_ids
 from runtime.model import Model as RunningModel
 
 from ...models.model import Model
+from ...models.running import running_model
+from .result import Check, judged, skipped
 from .texts import PASSAGES, passage
-from .verdict import Verdict, judged, skipped
 
 SPARSITY = "predictor"
 PASSAGE = 64  # tokens
 MIN_AGREEMENT = 0.5
 
 
-def check_sparsity(model: Model, threads: int | None) -> Verdict:
+def check_sparsity(model: Model, threads: int | None) -> Check:
     """Check that the file runs with its predictor, skips neurons, and mostly predicts the same tokens as without."""
     if "blk.0.fc1.weight" not in model.tensors:
         return skipped(SPARSITY, "the file has no predictor")
@@ -22,7 +23,7 @@ def check_sparsity(model: Model, threads: int | None) -> Verdict:
     counted, same = sparse.use_predictor(), list[bool]()
     for name in PASSAGES:
         ids = prompt_ids(model.tokenizer, passage(name)[: 8 * PASSAGE])[:PASSAGE]
-        pairs = zip(model.running(threads).logits(ids), sparse.logits(ids), strict=True)
+        pairs = zip(running_model(model, threads).logits(ids), sparse.logits(ids), strict=True)
         same += [bool(dense.argmax() == other.argmax()) for dense, other in pairs]
     agreement = float(np.mean(same))
     seen = f"{counted.skipped:.1%} of the neurons are left out; the same top token {agreement:.1%}"

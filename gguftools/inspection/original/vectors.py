@@ -6,8 +6,9 @@ from archs.general import pooling_type
 from runtime.evaluation.pooling import AS_THEY_ARE, EUCLIDEAN, POOLINGS, Pooling, file_pooling, normalized
 
 from ...models.model import Model
+from ...models.running import running_model
 from .checkpoint import Original
-from .verdict import Verdict, judged, skipped
+from .result import Check, judged, skipped
 
 VECTORS = "vectors"
 SAMPLES = ("It is a truth universally acknowledged.", "The giant panda is a bear of China.", "def f(x): return x + 1")
@@ -15,13 +16,13 @@ MIN_COSINE = 0.9  # between a text's vector and the original's
 ALIKE = 1 - 1e-6  # the cosine of different texts' vectors is below
 
 
-def check_vectors(model: Model, original: Original | None, threads: int | None) -> Verdict:
+def check_vectors(model: Model, original: Original | None, threads: int | None) -> Check:
     """Check that pooling is the original's, and that vectors are finite, distinct and close to the original's."""
     name = model.architecture
-    running, stated = model.running(threads), model.metadata.get(f"{name}.pooling_type")
+    running, stated = running_model(model, threads), model.metadata.get(f"{name}.pooling_type")
     modules = None if original is None else original.modules
     if stated is None and modules is None and not running.architecture.block.hidden_states:
-        return skipped(VECTORS, "the file is no embedding model: it says nothing of pooling")
+        return skipped(VECTORS, "the file is not an embedding model: it has no pooling type")
     faults, lines = list[str](), list[str]()
     ours = file_pooling(model.metadata)
     theirs = _pooling(original)

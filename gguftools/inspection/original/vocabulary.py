@@ -11,9 +11,9 @@ from ...metadata.chat_templates import SAMPLES, Answer, remarks, render, special
 from ...models.model import Model
 from ..templates import TODAY
 from .checkpoint import Original
+from .result import Check, judged, skipped
 from .source_tokenizer import SENTENCEPIECE
 from .texts import token_texts
-from .verdict import Verdict, judged, skipped
 
 TEMPLATE, TOKENS, SPECIAL = "chat template", "token ids", "special tokens"
 MAX_SPECIAL = 24  # of a vocabulary's control tokens: that many are written in texts
@@ -21,7 +21,7 @@ ROLES = ("bos", "eos", "unk", "pad", "sep", "mask")
 NEEDED = ("bos", "eos")
 
 
-def check_template(model: Model, original: Original | None) -> Verdict:
+def check_template(model: Model, original: Original | None) -> Check:
     """Check that usual conversations render to the original's texts; without an original, that they render."""
     ours, theirs = model.chat_template, None if original is None else original.template
     if ours is None and theirs is None:
@@ -44,7 +44,7 @@ def check_template(model: Model, original: Original | None) -> Verdict:
     return judged(TEMPLATE, [fault], "", lines, differing=differing)
 
 
-def _check_without_original(model: Model, answers: Mapping[str, Answer]) -> Verdict:
+def _check_without_original(model: Model, answers: Mapping[str, Answer]) -> Check:
     """Check a template without comparing it."""
     asked = [answers[name] for name in SAMPLES]
     if asked[0].text is None:
@@ -77,7 +77,7 @@ def _lines(answer: Answer) -> list[str]:
     return [f"refused: {answer.error}"] if answer.text is None else answer.text.split("\n")
 
 
-def check_tokens(model: Model, original: Original | None) -> Verdict:
+def check_tokens(model: Model, original: Original | None) -> Check:
     """Check that texts get the original's ids, with and without special tokens around them."""
     tokenizer = model.tokenizer
     controls = [tokenizer.text(number) for number in tokenizer.control_ids[:MAX_SPECIAL]]
@@ -123,7 +123,7 @@ def _token(model: Model, number: int) -> str:
     return f"{number} {quote(tokenizer.text(number))}" if 0 <= number < tokenizer.vocab_size else f"{number}, no token"
 
 
-def check_special(model: Model, original: Original | None) -> Verdict:
+def check_special(model: Model, original: Original | None) -> Check:
     """Check that the tokens which begin and end texts are those of the original's configs."""
     ends = model.tokenizer.end_ids
     ids_by_role = {role: model.metadata.get(SPECIAL_TOKENS[role]) for role in (*ROLES, "eot")}

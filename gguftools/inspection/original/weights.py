@@ -15,7 +15,7 @@ from quants.tensor import all_readable
 from ...metadata.text import brief, plain
 from ...models.model import Model
 from ..weight_errors import weight_errors
-from .verdict import Verdict, judged
+from .result import Check, judged
 
 KEYS, WEIGHTS = "keys", "weights"
 # Besides matrices of layers, whose biases and gates may begin as zeros.
@@ -27,7 +27,7 @@ ROWS = 64  # of a matrix that are looked at
 DERIVED = {"output.weight"}  # which may be the embedding
 
 
-def check_keys(model: Model, original: Model) -> Verdict:
+def check_keys(model: Model, original: Model) -> Check:
     """Check that the architecture's keys have the original's values, also where one side leaves a key out."""
     ours, theirs = model.metadata, original.metadata
     if model.architecture != original.architecture:
@@ -84,7 +84,7 @@ def _numbers(model: Model, original: Model) -> Iterator[tuple[str, Any, Any]]:
                 yield f"{field.name} of layer {i}", one, other
 
 
-def check_zeros(model: Model) -> Verdict:
+def check_zeros(model: Model) -> Check:
     """Check that no matrix and no last norm is all zeros, by rows spread over it."""
     looked, faults = 0, list[str]()
     for name, tensor in all_readable(model.tensors).items():
@@ -97,7 +97,7 @@ def check_zeros(model: Model) -> Verdict:
     return judged(WEIGHTS, faults, f"none of {looked} tensors is zero; there is nothing to compare with (--against)")
 
 
-def check_weights(model: Model, original: Model, threads: int | None) -> Verdict:
+def check_weights(model: Model, original: Model, threads: int | None) -> Check:
     """Check that each tensor is the original's, apart from rounding by its format."""
     comparison = weight_errors(original, model, threads=threads)
     turned = {name for name in comparison.only_a if name.replace("ffn_down.", "ffn_down_t.") in comparison.only_b}
@@ -108,7 +108,7 @@ def check_weights(model: Model, original: Model, threads: int | None) -> Verdict
         errors = tensor.errors
         sqnr = math.inf if errors.squares == 0 else -math.inf if errors.power == 0 else (errors.sqnr or 0.0)
         if errors.non_finite:
-            faults.append(f"{tensor.name} has {errors.non_finite} values that are not finite on one side alone")
+            faults.append(f"{tensor.name} has {errors.non_finite} values that are not finite on one side only")
         elif sqnr < MIN_SQNR:
             faults.append(f"{tensor.name} ({tensor.b}) is not the original's: {sqnr:.1f} dB above the difference")
         if sqnr < lowest:

@@ -1,8 +1,8 @@
-"""Number types of checkpoints that ggml has no type for.
+"""Define the dtypes of checkpoints that ggml has no type for.
 
 They are Formats like any other (`Tensor.elements()` gives the stored bits, `Tensor.float32()` the values), but no GGUF
 file can hold them: their ggml type is -1. Names are those of safetensors. F8_E4M3 is the variant without infinities
-that PyTorch calls float8_e4m3fn; the FNUZ variants have neither infinities nor a negative zero.
+that PyTorch calls float8_e4m3fn. The FNUZ variants have neither infinities nor a negative zero.
 """
 
 from functools import cache
@@ -27,7 +27,7 @@ NOT_DECODED = {"C64": (1, 8), "F6_E2M3": (4, 3), "F6_E3M2": (4, 3)}  # values, b
 
 @cache
 def checkpoint_formats() -> dict[str, Format]:
-    """Every number type by its name in safetensors files."""
+    """Return every dtype by its name in safetensors files."""
     blocks = {name: (1, dtype) for name, dtype in INTEGERS.items()}
     blocks |= dict.fromkeys((*SMALL_FLOATS, "F8_E8M0"), (1, "u1")) | {"F4": (2, "V1")}
     blocks |= {name: (values, f"V{size}") for name, (values, size) in NOT_DECODED.items()}
@@ -37,12 +37,15 @@ def checkpoint_formats() -> dict[str, Format]:
 
 
 def encode(form: Format, rows: NDArray[np.float32], importance: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
-    """Raise FormatError."""
+    """Raise FormatError: nothing is encoded to these types."""
     raise FormatError(f"{form.name} is a type of checkpoints: nothing is encoded to it")
 
 
 def decode(form: Format, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """uint8 (n, bytes of a row) → float32 (n, width). Raises FormatError for types that are only copied."""
+    """Decode rows: uint8 (n, bytes of a row) → float32 (n, width).
+
+    Raises FormatError for types that are only copied.
+    """
     name, raw = form.name, np.ascontiguousarray(raw)
     if name in INTEGERS:
         return raw.view(INTEGERS[name]).astype(np.float32)
@@ -54,7 +57,7 @@ def decode(form: Format, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 @cache
 def _table(name: str) -> NDArray[np.float32]:
-    """The value of every code."""
+    """Return the value of every code, float32."""
     if name == "F8_E8M0":  # a power of two, without a sign
         codes = np.arange(256)
         values = np.where(codes == 255, np.nan, np.ldexp(1.0, codes - 127))

@@ -1,4 +1,4 @@
-"""Checkpoint folders as Hugging Face lays them out: config.json and weights in one file or in shards."""
+"""Open checkpoint folders in Hugging Face's layout: config.json, and weights in one file or in shards."""
 
 import logging
 import re
@@ -25,7 +25,7 @@ OpenWeights = Callable[[Path], dict[str, Tensor]]
 
 
 def open_torch(path: Path) -> dict[str, Tensor]:
-    """What `torch_pickle.open_torch` says of a file; imported for it alone, to keep short files short to open."""
+    """Call `torch_pickle.open_torch`, imported on first use."""
     from .torch_pickle import open_torch as opened
 
     return opened(path)
@@ -44,11 +44,11 @@ SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\..*)")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model as it was published.
+    """Hold a model as it was published.
 
-    tensors: shard by shard, within a safetensors file by name, within a pickle in its own order; what one of several
-    processors has of a tensor is called NAME.TP-000.
-    files: the weight files they come from. remote: name and commit of a repository that is read over the network.
+    tensors: shard by shard; by name inside a safetensors file, in its own order inside a pickle. A share of a tensor
+    for one of several processors is called NAME.TP-000. files: the weight files. remote: name and commit of a
+    repository that is read over the network.
     """
 
     folder: Path
@@ -60,9 +60,9 @@ class Checkpoint:
 
 
 def open_checkpoint(folder: Path, open_weights: OpenWeights | None = None) -> Checkpoint:
-    """Open a checkpoint; only headers are read. open_weights: where its weights are elsewhere.
+    """Open a checkpoint; of its weights only headers are read. open_weights: opens weight files that are elsewhere.
 
-    Raises FileError, also for one whose files a killed run left half replaced.
+    Raises FileError, also if a killed run left its files half replaced.
     """
     folder, end = Path(folder), time.monotonic() + PATIENCE
     while True:
@@ -81,7 +81,7 @@ def open_checkpoint(folder: Path, open_weights: OpenWeights | None = None) -> Ch
 
 
 def check_checkpoint_whole(folder: Path) -> None:
-    """Raise FileError where a killed run left a folder's files half replaced; wait for one that is at it."""
+    """Raise FileError if a killed run left a folder's files half replaced; wait for a running one."""
     check_whole(folder, lambda each: each.is_of_checkpoint)
 
 
@@ -111,7 +111,7 @@ def _open(folder: Path, open_weights: OpenWeights | None) -> Checkpoint:
 
 
 def _config(folder: Path, tensors_tell: bool) -> dict[str, Any]:
-    """What config.json and files beside it say, or the tensors of a model that is published without one.
+    """Read config.json and the files next to it, or derive it from the tensors of a model published without one.
 
     Raises FileError, ModelError.
     """
@@ -121,8 +121,8 @@ def _config(folder: Path, tensors_tell: bool) -> dict[str, Any]:
     if tensors_tell and weights.is_file() and not (folder / "config.json").exists():
         from archs.registry import config_of_tensors  # here, because it imports all families
 
-        if (found := config_of_tensors(open_safetensors(weights))) is not None:
-            return found
+        if (config := config_of_tensors(open_safetensors(weights))) is not None:
+            return config
     _check_folder(folder)
     return with_decision(folder, read_json_object(folder / "config.json"))
 
@@ -151,8 +151,9 @@ def _check_folder(folder: Path) -> None:
 
 
 def _weight_files(folder: Path) -> tuple[list[Path], OpenWeights, dict[str, str]]:
-    """Weight files in order, how to open one, and the index's map from tensor to file if there is an index; of files
-    with a processor's share of tensors each all of them.
+    """Return the weight files in order, the function that opens one, and the index's map from tensor to file.
+
+    The map is empty without an index. Of files that each hold a processor's share of the tensors, return all.
     """
     if shared := sorted(folder.glob(SHARES)):
         return shared, open_safetensors, {}
@@ -194,7 +195,7 @@ def _missing(what: str, names: list[str]) -> FileError:
 
 
 def _check_shards(shards: list[Path]) -> None:
-    """Shards without an index: their names say how many there are."""
+    """Check shards without an index: their names tell how many there are."""
     for path in shards:
         match = SHARD.fullmatch(path.name)
         if match is None:

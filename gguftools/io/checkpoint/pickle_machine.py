@@ -1,8 +1,8 @@
-"""The stack machine that runs the pickles of PyTorch's files, without PyTorch and without calling what they name.
+"""Run the pickles of PyTorch's files, without PyTorch and without calling what they name.
 
-It knows the instructions that state dictionaries are made of and the names in ALLOWED; any other name or instruction is
-refused, and so is what takes more memory than weights need. Python's own unpickler bounds neither its stack nor its
-texts, and does not say at which byte it stopped.
+The machine knows the instructions that state dictionaries consist of, and the names in ALLOWED. Any other name or
+instruction is refused, and so is what takes more memory than weights need. Python's own unpickler bounds neither its
+stack nor its strings, and does not tell at which byte it stopped.
 """
 
 import struct
@@ -83,7 +83,7 @@ ALLOWED = (
 
 @dataclass(frozen=True)
 class Global:
-    """A function or type that a pickle names."""
+    """Name a function or type in a pickle."""
 
     module: str
     name: str
@@ -94,7 +94,7 @@ class Global:
 
 @dataclass(frozen=True)
 class Storage:
-    """`count` numbers of one type, stored under a key; `first`: where they begin in it, in numbers."""
+    """Describe `count` numbers of one type, stored under a key, from number `first` on."""
 
     key: str
     format: Format
@@ -104,7 +104,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Strided:
-    """A tensor as the pickle describes it: numbers of a storage, `strides` apart."""
+    """Describe a tensor of a pickle: numbers of a storage, `strides` apart."""
 
     storage: Storage
     format: Format
@@ -118,7 +118,7 @@ _MARK = object()
 
 @dataclass
 class PickleMachine:
-    """The stack machine. No instruction calls anything but the methods below."""
+    """Run a pickle on a stack. No instruction calls anything but the methods below."""
 
     path: Path
     data: bytes | memoryview
@@ -132,7 +132,7 @@ class PickleMachine:
         return FileError(f"{self.path}: pickle, byte {self.position}: {text}", hint=hint)
 
     def run(self, position: int) -> tuple[Any, int]:
-        """Run the pickle at `position`: its value, and where the next one begins."""
+        """Run the pickle at `position`; return its value, and where the next one begins."""
         self.position, self.stack, self.memo = position, [], {}
         self.end = min(len(self.data), position + MAX_PICKLE)
         for _ in range(MAX_INSTRUCTIONS):
@@ -150,8 +150,8 @@ class PickleMachine:
     def take(self, size: int) -> bytes | memoryview:
         begin = self.position
         if size > self.end - begin:
-            most = " of what weights need" if self.end < len(self.data) else ""
-            raise self.error(f"{size} bytes expected, {self.end - begin} left{most}")
+            limit = " of what weights need" if self.end < len(self.data) else ""
+            raise self.error(f"{size} bytes expected, {self.end - begin} left{limit}")
         self.position = begin + size
         return self.data[begin : self.position]
 
@@ -181,9 +181,9 @@ class PickleMachine:
                 return items
         raise self.error("there is no mark on the stack")
 
-    def top(self, kind: type) -> Any:
-        if not self.stack or not isinstance(self.stack[-1], kind):
-            raise self.error(f"the stack's top is not a {kind.__name__}")
+    def top(self, wanted: type) -> Any:
+        if not self.stack or not isinstance(self.stack[-1], wanted):
+            raise self.error(f"the stack's top is not a {wanted.__name__}")
         return self.stack[-1]
 
     def remember(self, index: int) -> None:
@@ -250,8 +250,8 @@ class PickleMachine:
         if not isinstance(storage, Storage):
             raise self.error("a tensor has no storage")
         if not _is_size(offset) or not _are_sizes(shape) or not _are_sizes(strides) or len(shape) != len(strides):
-            found = f"offset {_brief(offset)}, shape {_brief(shape)} and strides {_brief(strides)}"
-            raise self.error(f"a tensor has {found}; sizes were expected")
+            sizes = f"offset {_brief(offset)}, shape {_brief(shape)} and strides {_brief(strides)}"
+            raise self.error(f"a tensor has {sizes}; sizes were expected")
         form = storage.format
         if name == "_rebuild_tensor_v3":
             dtype = arguments[6]
@@ -261,16 +261,16 @@ class PickleMachine:
         return Strided(storage, form, offset, tuple(shape), tuple(strides))
 
     def find_storage(self) -> None:
-        """The persistent id of a storage: ("storage", type, key, device, count), and in old files a view of it."""
+        """Read the persistent id of a storage: ("storage", type, key, device, count), and in old files a view of it."""
         saved = self.pop()
         if not isinstance(saved, tuple) or len(saved) not in (5, 6) or saved[0] != "storage":
             raise self.error("a persistent id is not that of a storage")
-        kind, key, count = saved[1], saved[2], saved[4]
-        if not isinstance(kind, Global) or kind.name not in STORAGES:
-            raise self.error(f"a storage has type {_brief(kind)}, which is unknown")
+        storage_type, key, count = saved[1], saved[2], saved[4]
+        if not isinstance(storage_type, Global) or storage_type.name not in STORAGES:
+            raise self.error(f"a storage has type {_brief(storage_type)}, which is unknown")
         if not isinstance(key, (str, int)) or len(str(key)) > MAX_KEY or not _is_size(count):
             raise self.error(f"a storage has key {_brief(key)} and {_brief(count)} numbers")
-        form = checkpoint_formats()[STORAGES[kind.name]]
+        form = checkpoint_formats()[STORAGES[storage_type.name]]
         if self.storage_formats.setdefault(str(key), form) != form:
             raise self.error(f"storage {quote(key)} has two types")
         first, view = 0, saved[5] if len(saved) == 6 else None
@@ -301,7 +301,7 @@ def _are_sizes(values: Any) -> bool:
 
 
 def _brief(value: Any) -> str:
-    """A value for a message. Pickles can hold values whose full text would fill any memory."""
+    """Return a value for a message. The full text of a pickle's value could fill any memory."""
     if isinstance(value, (str, bytes)):
         return repr(value[:80])
     if isinstance(value, (int, float, Global)):

@@ -1,8 +1,8 @@
-"""Checkpoints that are read where they are: on the hub (`hf://ORG/MODEL[@REVISION]`), or in a store's folder.
+"""Open checkpoints without a local copy: on the hub (`hf://ORG/MODEL[@REVISION]`), or in a store's folder.
 
 Small files (configuration, tokenizer, model card, index) are fetched into a temporary folder. Weights are read by
-ranges, in blocks that are shared by threads, kept for the rows that follow and fetched ahead. A repository's revision
-is pinned to a commit first, an object in a store to what it is then, so that all that is read belongs together.
+ranges, in blocks that threads share and that are fetched ahead. A repository's revision is pinned to a commit, an
+object in a store to its current version, so that all that is read belongs together.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ from quants.errors import FileError, GgufToolsError
 from ..naming import hint_for_absent
 from ..stores.block_cache import BlockCache
 from ..stores.path import StorePath, located
+from ..stores.retries import Bytes
 from ..stores.store import Objects, is_pinned, listing, state_of_object
-from ..stores.trying import Bytes
 from .folder import PLAIN_NAME, Checkpoint, open_checkpoint
 from .safetensors import data_edges, header_size, tensors_of
 
@@ -39,7 +39,7 @@ FIRST_READ = 256 << 10  # of a file: its header, unless that is a long one
 
 
 class Place(Protocol):
-    """Where a checkpoint is. name: as the user wrote it. sizes: of the files that were listed."""
+    """Read the files of a checkpoint. name: as the user wrote it. sizes: bytes of the files listed so far."""
 
     @property
     def name(self) -> str: ...
@@ -56,7 +56,7 @@ class Place(Protocol):
 
 @dataclass
 class StoredFolder:
-    """A folder of objects in a store, each read as it was when it was listed."""
+    """Read a folder of objects in a store, each at one version."""
 
     path: StorePath
     sizes: dict[str, int] = field(default_factory=dict)
@@ -68,38 +68,41 @@ class StoredFolder:
 
     @property
     def folders(self) -> tuple[str, str]:
-        """What the folder is called, and the one around it."""
+        """Return the names of the folder's parent and of the folder."""
         parts = [part for part in self.path.parts[1:] if PLAIN_NAME.fullmatch(part)]
         return (*["store", *parts][-2:],)  # type: ignore[return-value]
 
     @property
     def identity(self) -> tuple[str, str]:
-        weights = {name: each.version for name, each in self.objects.found.items() if name.endswith(".safetensors")}
+        weights = {name: each.version for name, each in self.objects.opened.items() if name.endswith(".safetensors")}
         versions = sorted(weights.items())
         return self.name, hashlib.sha256(repr(versions).encode()).hexdigest()
 
     def listing(self, folder: str = "") -> dict[str, int | None]:
-        """Sizes of what is in a folder of it, by name, None for folders. Raises FileError for what cannot be there."""
-        found: dict[str, int | None] = {}
+        """List a folder: file name → bytes, folder name → None.
+
+        Raises FileError for entries that no checkpoint can have.
+        """
+        sizes: dict[str, int | None] = {}
         entries = listing(self.path / folder if folder else self.path)
         if len(entries) > MAX_FILES:
             raise FileError(f"{self.name} has {len(entries):,} files, which is no checkpoint's folder")
         for name, size in entries:
             if not PLAIN_NAME.fullmatch(name) or name in (".", "..") or not name.isprintable():
                 raise FileError(f"{self.name} has a file of the name {name!r:.100}")
-            found[name] = size
+            sizes[name] = size
             if size is not None:
                 self.sizes[f"{folder}/{name}" if folder else name] = size
-        if not found:
+        if not sizes:
             raise FileError(f"there is nothing in {self.name}", hint="check the name; a GGUF file's ends in .gguf")
-        return found
+        return sizes
 
     def fetch(self, file: str, begin: int, end: int) -> Bytes:
-        """Bytes of a file. Raises FileError, also where it is not the one that was listed."""
-        found = self.objects.open(self.path / file)
-        if found.size != self.sizes[file]:
+        """Return bytes begin … end of a file, uint8. Raises FileError, also if its size is not the listed one."""
+        stored = self.objects.open(self.path / file)
+        if stored.size != self.sizes[file]:
             raise FileError(f"{self.path / file} was replaced by another while it was read", hint="try again")
-        return found.fetch(begin, end)
+        return stored.fetch(begin, end)
 
     def hint_for_pickle(self) -> str:
         return "fetch the folder, and convert it"
@@ -107,10 +110,10 @@ class StoredFolder:
 
 @contextmanager
 def open_remote(name: PathLike) -> Iterator[Checkpoint]:
-    """Open the checkpoint of a repository or of a store's folder; of its weights, nothing but headers is read.
+    """Open the checkpoint of a repository or of a store's folder; of its weights only headers are read.
 
-    The small files are in `folder` while the block runs; tensors can be read after it too. Raises FileError for a name,
-    repository or revision that is wrong, for one that needs a token, without network, and as `open_checkpoint` does.
+    The small files are in `folder` while the block runs; tensors can be read after it, too. Raises FileError for a
+    wrong name, repository or revision, for a missing token or network, and as `open_checkpoint`.
     """
     place = _place(name)
     with tempfile.TemporaryDirectory(prefix="gguftools-") as temporary, recorded_reads() as reads:
@@ -127,7 +130,7 @@ def open_remote(name: PathLike) -> Iterator[Checkpoint]:
         for path in [path for path in reads if path.is_relative_to(folder)]:
             del reads[path]  # a copy in the temporary folder
         if isinstance(place, StoredFolder):
-            opened = place.objects.found.items()
+            opened = place.objects.opened.items()
             reads |= {located(name): state_of_object(each.size, each.version) for name, each in opened}
 
 
@@ -146,7 +149,7 @@ def _place(name: PathLike) -> Place:
 
 
 def listed_files(name: str, commit: str) -> list[tuple[str, int, str | None]]:
-    """Name, bytes and (where the hub says it) SHA-256 of each file that a model of a repository is read from.
+    """List the files that a model of a repository is read from: name, bytes, and SHA-256 if the hub has it.
 
     name: as the user wrote it. Raises FileError.
     """
@@ -165,7 +168,7 @@ def listed_files(name: str, commit: str) -> list[tuple[str, int, str | None]]:
 
 
 def _fetch_small_files(place: Place, folder: Path) -> dict[str, int]:
-    """Fill the folder: small files as they are, an empty one in the place of each other. Returns the others' sizes."""
+    """Fill the folder with small files and an empty file for each other one; return the others' sizes."""
     entries = place.listing()
     sizes, small = {}, []
     for name, size in entries.items():
@@ -186,7 +189,7 @@ def _fetch_small_files(place: Place, folder: Path) -> dict[str, int]:
 
 
 def _open_weights(place: Place, sizes: dict[str, int], blocks: BlockCache, path: Path) -> dict[str, Tensor]:
-    """The tensors of the weight file of this name; sizes: in bytes, by name. Raises FileError, also for pickles."""
+    """Return the tensors of a weight file. sizes: bytes by name. Raises FileError, also for pickles."""
     if path.suffix != ".safetensors":
         raise FileError(f"{path} is a pickle, which can't be read in parts", place.hint_for_pickle())
     size = sizes[path.name]

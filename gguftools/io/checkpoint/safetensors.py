@@ -1,19 +1,20 @@
-"""Safetensors files. Reading: a validated header, and rows by position; writing: a header planned before the data.
+"""Read and write safetensors files: headers are validated, rows are read by position.
 
-    8 bytes  length of the header, little endian
-    header   JSON: {"name": {"dtype": "BF16", "shape": [rows, width], "data_offsets": [begin, end]}, ...}
-    data     offsets count from here; tensors cover it without gaps
+8 bytes  length of the header, little endian
+header   JSON: {"name": {"dtype": "BF16", "shape": [rows, width], "data_offsets": [begin, end]}, ...}
+data     offsets count from here; tensors cover it without gaps
 
-Files come from strangers: everything the header says is checked before it is believed.
+Files come from strangers: everything in the header is checked before it is used.
 
-What is written gets its name only when the `safetensors` package has opened it (`check_written`). The rest is not done
-by the package, as of 0.8; the tests show each of these facts, and fail where one is no longer true:
-- It writes what is in memory as a whole, by the address of each tensor. Exports decode a block of rows at a time.
-- As numpy arrays it has neither BF16 nor 8-bit floats, and gives no bytes of what it has no type for.
+A written file gets its name only after the `safetensors` package has opened it (`check_written`). The package is not
+used for more, as of 0.8, for these reasons; the tests check each fact, and fail when one is no longer true:
+
+- It writes tensors that are in memory as a whole, by address. Exports decode a block of rows at a time.
+- Its numpy interface has neither BF16 nor 8-bit floats, and gives no bytes of types that it does not know.
 - It maps a file, and one that is cut short meanwhile ends the process (SIGBUS); reading by calls came with 0.8.
-- It takes the last of two tensors of one name, and what is no part of an entry, in silence: another program could see
-  another file. Of what it refuses it says neither which values were found nor what was expected.
-- It opens files on this disk, where ours may be on the hub: there a header and ranges are read.
+- It silently takes the last of two tensors of one name, and ignores unknown parts of an entry: another program could
+  see another file. Its errors tell neither which values were found nor what was expected.
+- It opens local files, where ours may be on the hub: there a header and ranges are read.
 """
 
 import json
@@ -41,7 +42,10 @@ MAX_SHAPE = 64
 
 
 def open_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, sorted by name as the format's own library lists them. Raises FileError."""
+    """Return the tensors of a safetensors file, sorted by name as the format's own library lists them.
+
+    Raises FileError.
+    """
     path = Path(path)
     buffer = map_file(path, "safetensors file")
     header = buffer[: header_size(path, buffer, len(buffer))]
@@ -49,7 +53,10 @@ def open_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def header_size(path: Path, beginning: NDArray[np.uint8], size: int) -> int:
-    """Bytes before the data, from the first 64 bytes (or more) of a file of `size` bytes. Raises FileError."""
+    """Return the bytes before the data, from the first 64 bytes (or more) of a file of `size` bytes.
+
+    Raises FileError.
+    """
     check_not_pointer(path, beginning[:64].tobytes())
     length = int.from_bytes(beginning[:8].tobytes(), "little")
     if size < 10 or length > MAX_HEADER or not length:
@@ -60,7 +67,10 @@ def header_size(path: Path, beginning: NDArray[np.uint8], size: int) -> int:
 
 
 def tensors_of(path: Path, header: NDArray[np.uint8], size: int, read: ReadBytes) -> dict[str, Tensor]:
-    """The tensors that the header says a file of `size` bytes has; read(begin, end): bytes of it. Raises FileError."""
+    """Return the tensors that the header of a file of `size` bytes describes; read(begin, end): its bytes.
+
+    Raises FileError.
+    """
     entries = _parse_header(path, header)
     tensors = {name: _tensor(path, name, entries[name], len(header), read) for name in sorted(entries)}
     _check_coverage(path, entries, size - len(header), size)
@@ -68,7 +78,7 @@ def tensors_of(path: Path, header: NDArray[np.uint8], size: int, read: ReadBytes
 
 
 def data_edges(header: NDArray[np.uint8]) -> list[int]:
-    """Where tensors begin in the file, and where the last one ends, by a header that `tensors_of` took."""
+    """Return where tensors begin in the file, and where the last one ends; the header must have passed `tensors_of`."""
     entries = _parse_header(Path(), header)
     offsets = {0, *(offset for entry in entries.values() for offset in entry["data_offsets"])}
     return [len(header) + offset for offset in sorted(offsets)]
@@ -114,7 +124,7 @@ WRITTEN = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8")  # what we wr
 
 
 def plan_safetensors(tensors: Sequence[TensorInfo], metadata: Mapping[str, str]) -> bytes:
-    """All before the data, which begins at a multiple of 8. tensors: wider types first, so that each is aligned."""
+    """Return all bytes before the data, which begins at a multiple of 8. tensors: wide types first, for alignment."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for tensor in tensors:
@@ -129,9 +139,9 @@ def plan_safetensors(tensors: Sequence[TensorInfo], metadata: Mapping[str, str])
 
 
 def check_written(fd: int, path: Path) -> None:
-    """Have the format's own library read the header of an open file that becomes `path`. Raises FileError.
+    """Check the header of an open file, which becomes `path`, with the format's own library. Raises FileError.
 
-    Where the system has no name for an open file (Windows), nothing is checked.
+    Nothing is checked if the system has no name for an open file (Windows).
     """
     from safetensors import SafetensorError, safe_open  # here, as exports alone need it
 
@@ -151,7 +161,7 @@ def _is_sizes(values: Any) -> bool:
 
 
 def _check_coverage(path: Path, header: dict[str, Any], data_bytes: int, file_bytes: int) -> None:
-    """Tensors must cover the data, each byte once."""
+    """Raise FileError unless the tensors cover each byte of the data once."""
     expected, previous = 0, "the header"
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         begin, end = entry["data_offsets"]

@@ -1,7 +1,7 @@
-"""Reading PyTorch's files without PyTorch, and without running what is in them.
+"""Read PyTorch's files without PyTorch, and without running code that they contain.
 
-A file is a zip archive of a pickle (`*/data.pkl`) and of the tensors' storages (`*/data/KEY`), or, before 2020, a
-sequence of pickles followed by the storages. `pickle_machine` runs the pickles.
+A file is a zip archive of a pickle (`*/data.pkl`) and the tensors' storages (`*/data/KEY`), or, before 2020, a sequence
+of pickles followed by the storages. `pickle_machine` runs the pickles.
 """
 
 import math
@@ -37,10 +37,10 @@ _Name = tuple[Any, ...]  # empty of the whole; of what it holds (name of the hol
 
 
 def open_torch(path: Path) -> dict[str, Tensor]:
-    """The tensors of a PyTorch file by name, in its order; names of inner dictionaries are joined by dots.
+    """Return the tensors of a PyTorch file by name, in its order; names of inner dictionaries are joined by dots.
 
-    A file that holds a single tensor gives it the name "". Other values (numbers, texts) are left out.
-    Raises FileError for a damaged file, and for one that asks for anything beyond tensors.
+    A file with a single tensor names it "". Other values (numbers, strings) are left out. Raises FileError for a
+    damaged file, and for one that needs more than tensors.
     """
     path = Path(path)
     buffer = map_file(path, "PyTorch file")
@@ -57,7 +57,7 @@ def open_torch(path: Path) -> dict[str, Tensor]:
 
 
 def torch_numbers(path: Path) -> dict[str, float]:
-    """The numbers that the dictionary which a PyTorch file holds has by name. Raises FileError as `open_torch`."""
+    """Return the numbers of the dictionary in a PyTorch file, by name. Raises FileError as `open_torch`."""
     path = Path(path)
     buffer = map_file(path, "PyTorch file")
     root, _ = _read_zip(path, buffer) if buffer[:4].tobytes() == ZIP else _read_legacy(path, buffer)
@@ -66,7 +66,7 @@ def torch_numbers(path: Path) -> dict[str, float]:
 
 
 def _storage_bytes(path: Path, wanted: Storage, storages: Mapping[str, Bytes], exact: bool) -> Bytes:
-    """The bytes of a storage, or of the view of it that is wanted. exact: it must have no others."""
+    """Return the bytes of a storage, or of a view of it. exact: its size must be the described one."""
     raw, size = storages.get(wanted.key), wanted.format.block_bytes
     if raw is None:
         raise FileError(f"{path} has no storage {quote(wanted.key)}")
@@ -96,7 +96,7 @@ def _flatten(path: Path, root: Any) -> Iterator[tuple[str, Strided]]:
 
 
 def _joined(name: _Name) -> str:
-    """The name of a value by the keys that lead to it, which are joined only where it is needed."""
+    """Join the keys that lead to a value, when the name is needed."""
     keys = list[str]()
     while name:
         name, key = name
@@ -105,7 +105,10 @@ def _joined(name: _Name) -> str:
 
 
 def _tensor(file: PositionedInput, name: str, strided: Strided, storage: Bytes, position: int) -> Tensor:
-    """A Tensor over a storage, mapped and at `position` of the file; read from there if its numbers are adjacent."""
+    """Make a Tensor of a storage, which begins at `position` of the file.
+
+    Contiguous tensors are read from the file, others through the map.
+    """
     shape, strides, form = strided.shape, strided.strides, strided.format
     where = f"{file.path}: tensor {quote(name)}"
     stored, size = len(storage) // form.block_bytes, math.prod(shape)
@@ -150,7 +153,7 @@ def _read_zip(path: Path, buffer: Bytes) -> tuple[Any, dict[str, Bytes]]:
 
 
 def _zip_members(path: Path, buffer: Bytes) -> dict[str, Bytes]:
-    """The bytes of every member by its name, as they lie in the file."""
+    """Return the bytes of every member by its name, as they lie in the file."""
     _check_directory(path, buffer)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -177,7 +180,7 @@ def _zip_members(path: Path, buffer: Bytes) -> dict[str, Bytes]:
 
 
 def _check_directory(path: Path, buffer: Bytes) -> None:
-    """Refuse a list of members that would fill memory: an object of Python's for each."""
+    """Raise FileError for a list of members that would fill memory."""
     tail = buffer[-(1 << 16) - 512 :].tobytes()
     for signature, place, size in ((b"PK\x05\x06", 12, 4), (b"PK\x06\x06", 40, 8)):  # zip, zip64
         begin = tail.rfind(signature) + place
@@ -200,7 +203,7 @@ def _read_legacy(path: Path, buffer: Bytes) -> tuple[Any, dict[str, Bytes]]:
         raise FileError(f"{path} was written by a PyTorch that is too old, or on a big-endian machine")
     root, position = machine.run(position)
     keys, position = machine.run(position)
-    found: dict[str, Bytes] = {}
+    storages: dict[str, Bytes] = {}
     for key in keys if isinstance(keys, list) else []:
         form = machine.storage_formats.get(str(key))
         if form is None:
@@ -209,6 +212,6 @@ def _read_legacy(path: Path, buffer: Bytes) -> tuple[Any, dict[str, Bytes]]:
         end = position + 8 + count * form.block_bytes
         if end > len(buffer):
             raise FileError(f"{path} is cut short: storage {quote(key)} ends at byte {end}, the file at {len(buffer)}")
-        found[str(key)] = buffer[position + 8 : end]
+        storages[str(key)] = buffer[position + 8 : end]
         position = end
-    return root, found
+    return root, storages

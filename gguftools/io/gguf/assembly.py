@@ -1,4 +1,4 @@
-"""New GGUF files made of ranges of others: tensors, whole or in part, moved as they are stored, in any format."""
+"""Assemble GGUF files from ranges of others: tensors, whole or in part, are copied as stored, in any format."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from quants import Tensor
 from quants.errors import FileError, FormatError
 
 from ..positioned import Move
-from ..stores.pieces import Original, Piece
+from ..stores.pieces import ByteSource, Piece
 from .copies import Copy
 from .reader import DEFAULT_ALIGNMENT, GgufFile
 from .writer import Layout, TensorInfo, plan_file
@@ -21,9 +21,10 @@ from .writer import Layout, TensorInfo, plan_file
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor of a file that is to be, and the ranges of bytes, in order, that it is made of.
+    """Describe a tensor of a file to be.
 
-    tensor: its name, shape and format, and its values. ranges: None for one whose rows are computed, by `tensor.read`.
+    tensor: name, shape, format and values. ranges: the byte ranges it is copied from, in order; None if its rows are
+    computed by `tensor.read`.
     """
 
     tensor: Tensor
@@ -33,10 +34,12 @@ class Stored:
         return self if name == self.tensor.name else replace(self, tensor=self.tensor.renamed(name))
 
     def selected(self, kept: Sequence[int]) -> "Stored":
-        """Items `kept` of its first dimension, in that order. Raises FormatError where they have no bytes of their own.
+        """Return the items `kept` of its first dimension, in that order.
 
-        Rows that a format stores together must stay so, and bytes behind the last row belong to all of them. Of one
-        row of values, (1, n), the values are the items.
+        Raises FormatError if an item has no bytes of its own.
+
+        Rows that a format stores together must stay together, and bytes after the last row belong to all rows. The
+        items of a tensor of shape (1, n) are its values.
         """
         if self.tensor.shape[:1] == (1,) and len(self.tensor.shape) == 2:
             flat = replace(self, tensor=replace(self.tensor, shape=self.tensor.shape[1:])).selected(kept)
@@ -57,18 +60,18 @@ class Stored:
 
 
 def runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of each run of numbers that follow each other."""
-    found: list[tuple[int, int]] = []
+    """Return first and last of each run of consecutive numbers."""
+    pairs: list[tuple[int, int]] = []
     for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1] = found[-1][0], number
+        if pairs and number == pairs[-1][1] + 1:
+            pairs[-1] = pairs[-1][0], number
         else:
-            found.append((number, number))
-    return found
+            pairs.append((number, number))
+    return pairs
 
 
 def _items(tensor: Tensor, kept: Sequence[int], rows_each: int) -> Tensor:
-    """The tensor with some items of its first dimension. rows_each: rows of an item, 0 where items are values."""
+    """Return a tensor with some items of its first dimension. rows_each: rows of an item, 0 if items are values."""
     shape, index = (len(kept), *tensor.shape[1:]), np.asarray(kept, np.intp)
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
@@ -84,7 +87,7 @@ def _items(tensor: Tensor, kept: Sequence[int], rows_each: int) -> Tensor:
 
 
 def stored_tensors(opened: GgufFile) -> dict[str, Stored]:
-    """The tensors of a file, or of a set's shards, as they are."""
+    """Return the tensors of a file, or of all shards of a set, by name."""
     return {
         name: Stored(tensor, (Piece(original, part.offsets[name], tensor.nbytes),))
         for part, original in ((part, part.original) for part in opened.parts)
@@ -93,14 +96,14 @@ def stored_tensors(opened: GgufFile) -> dict[str, Stored]:
 
 
 def plan_like(like: GgufFile, metadata: Metadata, tensors: Sequence[Tensor]) -> Layout:
-    """A file of the version, byte order and magic of another one. Raises FileError."""
+    """Plan a file with the version, byte order and magic of another one. Raises FileError."""
     infos = [TensorInfo(tensor.name, tensor.shape, tensor.format) for tensor in tensors]
     return plan_file(metadata, infos, DEFAULT_ALIGNMENT, 0, like.magic, like.version, like.byte_order)
 
 
 def planned_file(target: Path, layout: Layout, tensors: Sequence[Stored], byte_order: str = "little") -> Copy:
-    """A planned file as ranges of others. byte_order: the file's; ranges are stored in it already."""
-    sources: dict[int, tuple[Original, list[Move]]] = {}
+    """Return the copy that writes a planned file. byte_order: of the file; ranges are stored in it already."""
+    sources: dict[int, tuple[ByteSource, list[Move]]] = {}
     for to, each in zip(layout.offsets, tensors, strict=True):
         for original, begin, size in _computed(each.tensor, byte_order) if each.ranges is None else each.ranges:
             sources.setdefault(id(original), (original, []))[1].append((begin, to, size))
@@ -109,7 +112,7 @@ def planned_file(target: Path, layout: Layout, tensors: Sequence[Stored], byte_o
 
 
 def _computed(tensor: Tensor, byte_order: str) -> list[Piece]:
-    """Rows as bytes that are computed when they are asked for."""
+    """Return a piece whose bytes are computed when they are read."""
     size = tensor.rows * tensor.row_bytes
 
     def fetch(begin: int, end: int) -> NDArray[np.uint8]:
@@ -118,11 +121,11 @@ def _computed(tensor: Tensor, byte_order: str) -> list[Piece]:
         raw = raw if byte_order == "little" else tensor.format.swap_byte_order(raw)
         return np.ascontiguousarray(raw).reshape(-1)[begin - first * tensor.row_bytes :][: end - begin]
 
-    return [Piece(Original(Path(), size, "", fetch), 0, size)] if size else []
+    return [Piece(ByteSource(Path(), size, "", fetch), 0, size)] if size else []
 
 
 def check_alike(first: GgufFile, other: GgufFile) -> None:
-    """Raise FileError where bytes of one mean something else in the other."""
+    """Raise FileError if the files differ in byte order or magic: bytes cannot be copied then."""
     if first.byte_order != other.byte_order:
         what = f"{other.path} is {other.byte_order} endian, {first.path} is {first.byte_order} endian"
         call = f"gguftools convert-endian {shlex.quote(str(other.path))} {first.byte_order}"
@@ -132,5 +135,5 @@ def check_alike(first: GgufFile, other: GgufFile) -> None:
 
 
 def mapping(tensors: Mapping[str, Stored]) -> dict[str, Tensor]:
-    """Names, shapes, formats and values alone."""
+    """Return the tensors without their ranges."""
     return {name: each.tensor for name, each in tensors.items()}

@@ -1,8 +1,8 @@
-"""Files made of ranges of others, and of bytes that are new: on this disk, or in a store, which copies what it can.
+"""Write files that consist of new bytes and of ranges of other files: locally, or to a store.
 
-Where files are on this disk, its system copies ranges. Between objects of one store that can copy ranges (S3), nothing
-but what is new travels, and what `stores.pieces` says has to go with it. From a store to a disk, ranges are read; to a
-store that cannot copy them, everything is sent.
+Between local files, the system copies ranges. Between objects of one store that can copy ranges (S3), only new bytes
+are sent, and those that `stores.pieces` adds to them. From a store to a disk, ranges are read. To a store that cannot
+copy ranges, everything is sent.
 """
 
 import logging
@@ -21,7 +21,7 @@ from quants.threads import started_pool
 from ..atomic import NOTHING, InputFiles, Unnamed, explained, new_file, publish, write_at
 from ..positioned import Move, copy_ranges
 from ..stores.path import StorePath
-from ..stores.pieces import STEP, Original, Piece, Traffic, at_hand, compose, plan_parts, traffic_of, zeros
+from ..stores.pieces import STEP, ByteSource, Piece, Traffic, at_hand, compose, plan_parts, traffic_of, zeros
 from ..stores.store import Upload, begin_upload, copies_between, sent_part_bytes
 from . import uploads
 
@@ -34,24 +34,24 @@ Read = Callable[[int, int], bytes]
 
 
 class Copy(NamedTuple):
-    """A file that is to be: what it begins with, its bytes in all, and what of which others is copied into it.
+    """Describe a file to be: its header, its size, and the ranges that are copied into it.
 
-    What nobody copies is zeros.
+    All other bytes are zeros.
     """
 
     path: Path
     header: bytes
     total: int
-    sources: Sequence[tuple[Original, Sequence[Move]]]
+    sources: Sequence[tuple[ByteSource, Sequence[Move]]]
 
     def pieces(self) -> list[Piece]:
-        """The same as pieces of an object, one after the other."""
-        found, at = [at_hand(self.header)], len(self.header)
+        """Return the file as consecutive pieces."""
+        pieces, at = [at_hand(self.header)], len(self.header)
         moves = [(to, original, begin, size) for original, each in self.sources for begin, to, size in each]
         for to, original, begin, size in sorted(moves, key=itemgetter(0)):
-            found += [zeros(to - at), Piece(original, begin, size)]
+            pieces += [zeros(to - at), Piece(original, begin, size)]
             at = to + size
-        return [*found, zeros(self.total - at)]
+        return [*pieces, zeros(self.total - at)]
 
 
 def write_copies(
@@ -65,12 +65,12 @@ def write_copies(
     replaced: str | None = None,
     check: Callable[[int, Read], None] | None = None,
 ) -> Traffic | None:
-    """Write files, which appear when all are whole, the first last; returns what that, and reading, cost in stores.
+    """Write files, which appear when all are complete, the first last.
 
-    progress(bytes that are copied, of how many, file). mode: permissions of new files on this disk; locked: the target,
-    where the caller has it open and locked. replaced: version of the object that the only one takes the place of.
-    check(number, read): looks at a file before it gets its name, which is only done on this disk.
-    Raises an error at once where a file may not be written, FileError where a source changed meanwhile.
+    progress(bytes copied, of how many, file). mode: permissions of new local files. locked: descriptor of the target,
+    if the caller has it open and locked. replaced: version of the object that a single copy replaces. check(number,
+    read): is called with each local file before it gets its name. Returns the traffic in stores, or None. Raises
+    FileError, OptionError if a file may not be written; FileError if a source changed meanwhile.
     """
     if any(isinstance(each.path, StorePath) for each in copies):
         return _to_store(copies, overwrite, reads, progress, replaced)
@@ -98,21 +98,21 @@ def write_copies(
 
 
 def planned_traffic(copies: Sequence[Copy]) -> Traffic | None:
-    """What `write_copies` will cost in a store, or stores; None where all is on this disk. Raises FileError."""
-    found, is_anywhere = Traffic(), False
+    """Return the traffic that `write_copies` will cause; None if all files are local. Raises FileError."""
+    traffic, is_anywhere = Traffic(), False
     for each in copies:
         if isinstance(each.path, StorePath):
             is_anywhere = True
             size = sent_part_bytes(each.path, each.total)
-            found += traffic_of(plan_parts(each.pieces(), partial(_can_copy, each.path), size))
+            traffic += traffic_of(plan_parts(each.pieces(), partial(_can_copy, each.path), size))
         elif size := _stored_bytes(each):
             is_anywhere = True
-            found += Traffic(size)
-    return found + Traffic(_fetched(copies)) if is_anywhere else None
+            traffic += Traffic(size)
+    return traffic + Traffic(_fetched(copies)) if is_anywhere else None
 
 
 def warning_of(copies: Sequence[Copy], traffic: Traffic | None) -> str | None:
-    """What to say of it where much is sent that a store has already."""
+    """Return a warning if many bytes are sent that the store has already, else None."""
     stored = sum(map(_stored_bytes, copies))
     target = next((each.path for each in copies if isinstance(each.path, StorePath)), None)
     if traffic is None or target is None or traffic.copied or stored < WORTH_A_WARNING:
@@ -120,12 +120,12 @@ def warning_of(copies: Sequence[Copy], traffic: Traffic | None) -> str | None:
     return f"{target.scheme}:// copies no ranges of these by itself: {stored:,} bytes are read and sent again"
 
 
-def _can_copy(target: StorePath, original: Original) -> bool:
+def _can_copy(target: StorePath, original: ByteSource) -> bool:
     return bool(original.version) and copies_between(original.path, target)
 
 
 def _fetched(copies: Sequence[Copy]) -> int:
-    """Bytes of objects that were read until now, headers and what was verified included."""
+    """Count the bytes read from objects so far, headers and checked bytes included."""
     originals = {id(original): original for each in copies for original, _ in each.sources}
     return sum(original.fetched for original in originals.values() if original.is_stored)
 
@@ -139,7 +139,7 @@ def _stored_bytes(copy: Copy) -> int:
 
 
 def _going_on(progress: Progress | None, done: int, total: int, label: str) -> Callable[[int, int], None] | None:
-    """Progress of one copy as a part of the whole."""
+    """Return the progress callback of one copy as a part of all."""
     return None if progress is None else lambda now, _: progress(done + now, total, label)
 
 
@@ -147,8 +147,8 @@ def _pread(fd: int, begin: int, end: int) -> bytes:
     return os.pread(fd, end - begin, begin)
 
 
-def _fill(fd: int, original: Original, moves: Sequence[Move], progress: Callable[[int, int], None] | None) -> None:
-    """Copy ranges into an open file, of an object by reading it over several connections."""
+def _fill(fd: int, original: ByteSource, moves: Sequence[Move], progress: Callable[[int, int], None] | None) -> None:
+    """Copy ranges into an open file; objects are read over several connections."""
     if original.is_file:
         copy_ranges(original.path, fd, moves, progress)
         return
@@ -185,9 +185,9 @@ def _to_store(
         for each in copies:
             begun.append(_begin(each, overwrite, reads, replaced))
         for each, upload in zip(copies, begun, strict=True):
-            told = _going_on(progress, done, total, each.path.name)
+            report = _going_on(progress, done, total, each.path.name)
             pieces, can_copy = each.pieces(), partial(_can_copy, upload.path)
-            traffic += compose(upload, pieces, can_copy, None if told is None else partial(_told, told))
+            traffic += compose(upload, pieces, can_copy, None if report is None else partial(_report, report))
             done += each.total
         reads.check_unchanged()
         uploads.commit(begun)
@@ -198,7 +198,7 @@ def _to_store(
     return replace(traffic, read=_fetched(copies))
 
 
-def _told(progress: Callable[[int, int], None], done: int) -> None:
+def _report(progress: Callable[[int, int], None], done: int) -> None:
     progress(done, 0)
 
 

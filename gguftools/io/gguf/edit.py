@@ -1,4 +1,4 @@
-"""Changing the metadata of a GGUF file: in place where the new header fits before the data, else by an atomic copy."""
+"""Edit the metadata of a GGUF file: in place if the new header fits before the data, else by an atomic copy."""
 
 import stat
 from collections.abc import Callable, Iterator
@@ -26,9 +26,9 @@ from .writer import RESERVE_KEY, RESERVE_OVERHEAD, Layout, plan_file, tensor_inf
 
 @dataclass(frozen=True)
 class Edit:
-    """What an edit did to the file at `path`: header bytes written in place, or all of a new file.
+    """Describe what an edit of the file at `path` did: it wrote header bytes in place, or all of a new file.
 
-    traffic: what it cost in a store; bytes_written: those that were sent there. warning: what to say of that.
+    bytes_written: for an object in a store, those that were sent. traffic: in a store. warning: about that traffic.
     """
 
     path: Path
@@ -40,9 +40,10 @@ class Edit:
 
 @contextmanager
 def open_locked(path: Path) -> Iterator[tuple[GgufFile, int | None]]:
-    """A GGUF file, or a shard's set, that nobody else changes in the block; and its lock. Raises FileError.
+    """Open a GGUF file, or a shard's set, and lock it for the block; yields the file and its lock's descriptor.
 
-    What is in a store has none: there, a new version is made on the condition that the old one is still there.
+    An object in a store has no lock: its new version is written on the condition that the old one is still there.
+    Raises FileError.
     """
     if isinstance(path, StorePath):
         yield open_gguf(path), None
@@ -63,15 +64,16 @@ def edit_metadata(
     reads: InputFiles = NOTHING,
     lock: int | None = None,
 ) -> Edit:
-    """Give a GGUF file, named or opened just now, new metadata; its tensors stay as they are, byte for byte.
+    """Give a GGUF file, named or just opened, new metadata; its tensors stay as they are, byte for byte.
 
-    The file is changed in place if the new header fits before the data; the key `gguf.pad` holds the slack.
-    Else, and always where `output` is given, a copy is written that takes the name when it is complete; of an object in
-    a store, a new version, which is refused where the old one is no longer what it was when it was opened. Of a set,
-    any shard may be named: the first one, which holds the metadata, is changed, and keeps its `split.*` keys.
-    What was open before an edit in place must be opened anew: its arrays are views of what was overwritten.
-    reserve: bytes of slack for later edits; a file with less is copied. progress(done, total): bytes copied.
-    reads: what else was read. lock: the file's, where the caller has it: see `open_locked`. Raises FileError.
+    The file is changed in place if the new header fits before the data; the key `gguf.pad` holds the slack. Else, and
+    if `output` is given, a copy is written, which gets the name when it is complete. For an object in a store, a new
+    version is written; it is refused if the object changed since it was opened. Of a set, any shard may be named: the
+    first one, which holds the metadata, is changed and keeps its `split.*` keys. After an edit in place, open the file
+    again: its arrays are views of the old bytes.
+
+    reserve: bytes of slack for later edits; a file with less is copied. progress(done, total): bytes copied. reads:
+    other input files. lock: the file's descriptor, if the caller has it locked: see `open_locked`. Raises FileError.
     """
     opened, metadata = _holder(path, metadata)
     if opened.split_count > 1 and output is not None:
@@ -93,7 +95,7 @@ def edit_metadata(
 
 
 def planned_edit(path: Path | GgufFile, metadata: Metadata, output: Path | None = None, reserve: int = 0) -> Edit:
-    """What `edit_metadata` would do. Raises FileError."""
+    """Return what `edit_metadata` would do. Raises FileError."""
     opened, metadata = _holder(path, metadata)
     if output is None and not opened.is_stored:
         return Edit(opened.path, _fitting_header(opened, metadata, reserve) is not None, 0)
@@ -103,7 +105,7 @@ def planned_edit(path: Path | GgufFile, metadata: Metadata, output: Path | None 
 
 
 def _holder(path: Path | GgufFile, metadata: Metadata) -> tuple[GgufFile, Metadata]:
-    """The file, or of a split set the shard that holds the metadata; what it is to hold, `split.*` keys included."""
+    """Return the file, or the first shard of a split set, and its new metadata with its `split.*` keys."""
     opened = path.parts[0] if isinstance(path, GgufFile) else open_gguf(path, join=False)
     if opened.split_count <= 1:
         return opened, metadata
@@ -117,14 +119,14 @@ def _holder(path: Path | GgufFile, metadata: Metadata) -> tuple[GgufFile, Metada
 
 
 def _encode(opened: GgufFile, metadata: Metadata) -> bytes:
-    """The header with the tensors where they are."""
+    """Encode the header with the tensors' present offsets."""
     offsets = [offset - opened.data_offset for offset in opened.offsets.values()]
     infos = tensor_infos(opened)
     return writer.encode_header(metadata, infos, offsets, opened.magic, opened.version, opened.byte_order)
 
 
 def _fitting_header(opened: GgufFile, metadata: Metadata, reserve: int) -> bytes | None:
-    """All before the data, which begins where it did to the byte; None if there is no such header."""
+    """Return all bytes before the data, which keeps its offset; None if the header does not fit."""
     stored = opened.original.read(0, min(opened.data_offset, opened.file_size)).tobytes()
     if not reserve and stored[: opened.header_bytes] == _encode(opened, metadata):
         return stored
@@ -143,7 +145,7 @@ def _fitting_header(opened: GgufFile, metadata: Metadata, reserve: int) -> bytes
 
 
 def _with_slack(metadata: Metadata, size: int) -> Metadata:
-    """Slack of `size` bytes, where the metadata has it already if it does: what stands before it stays in place."""
+    """Return metadata with `size` bytes of slack; an existing slack keeps its place, and so do the keys before it."""
     if RESERVE_KEY not in metadata:
         return writer.with_reserve(metadata, size)
     new = metadata.copy()
@@ -152,7 +154,7 @@ def _with_slack(metadata: Metadata, size: int) -> Metadata:
 
 
 def _write_in_place(opened: GgufFile, header: bytes, lock: int) -> Edit:
-    """Overwrite what differs, from the first such byte to the last."""
+    """Overwrite the bytes from the first that differs to the last."""
     old = map_file(opened.path, "GGUF file")[: opened.data_offset]
     new = np.frombuffer(header, np.uint8)
     changed = np.flatnonzero(old != new)
@@ -173,7 +175,7 @@ def _write_copy(
     progress: CopyProgress | None,
     lock: int | None = None,
 ) -> Edit:
-    """lock: the target, where it is the file itself."""
+    """Write the new file. lock: descriptor of the target, if it is the file itself."""
     copy, mode = _planned_copy(opened, metadata, target, reserve, target), None
     if not isinstance(opened.path, StorePath):
         try:
@@ -190,7 +192,7 @@ def _labelled(progress: CopyProgress | None) -> Callable[[int, int, str], None] 
 
 
 def _planned_copy(opened: GgufFile, metadata: Metadata, target: Path, reserve: int, output: Path | None) -> Copy:
-    """The new file. output: None where it takes the place of the old one, and so may have its header's length."""
+    """Return the new file. output: None if it replaces the old one, and so may keep its header's length."""
     header = None if output is not None else _fitting_header(opened, metadata, reserve)
     if header is not None:
         end = len(header)
@@ -201,7 +203,7 @@ def _planned_copy(opened: GgufFile, metadata: Metadata, target: Path, reserve: i
 
 
 def _plan_copy(opened: GgufFile, metadata: Metadata, reserve: int) -> tuple[Layout, list[Move]]:
-    """The new file, and what to copy into it."""
+    """Return the layout of the new file, and what to copy into it."""
     if reserve:
         metadata = _with_slack(metadata, reserve + RESERVE_OVERHEAD)
     infos, alignment = tensor_infos(opened), metadata.get("general.alignment", 32)

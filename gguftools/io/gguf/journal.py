@@ -1,10 +1,10 @@
-"""Overwriting part of a file so that a crash leaves the old bytes or the new ones, never a mixture for good.
+"""Overwrite part of a file so that after a crash the old bytes or the new ones can be restored.
 
-The journal, a file beside the one that is edited, is complete before the first byte is overwritten, and is removed when
-the last one is durable:
+The journal, a file next to the edited one, is complete before the first byte is overwritten. It is removed when the
+last byte is durable:
 
-    8 bytes "GGUFEDIT" · u32 bytes of a JSON object (offset, size, file_size, guarded, guard) · the object · old bytes ·
-    new bytes · sha256 of all before
+8 bytes "GGUFEDIT" · u32 bytes of a JSON object (offset, size, file_size, guarded, guard) · the object · old bytes ·
+new bytes · sha256 of all before
 """
 
 import hashlib
@@ -30,9 +30,9 @@ SUFFIX = ".journal"
 
 @dataclass(frozen=True)
 class Journal:
-    """An overwrite: `old` became `new` at `offset` of a file of `file_size` bytes.
+    """Describe an overwrite: `old` became `new` at `offset` of a file of `file_size` bytes.
 
-    guard: sha256 of the first `guarded` bytes without the overwritten ones; it tells whether this is still that file.
+    guard: sha256 of the first `guarded` bytes without the overwritten ones; it identifies the file.
     """
 
     offset: int
@@ -50,7 +50,7 @@ class Journal:
 
 
 def journal_path(path: Path) -> Path:
-    """Where the journal of a file is: beside the file itself, not beside a link to it."""
+    """Return the path of a file's journal: next to the file itself, not next to a link to it."""
     real = path.resolve()
     return real.with_name(real.name + SUFFIX)
 
@@ -66,22 +66,22 @@ def overwrite(fd: int, path: Path, offset: int, new: bytes, guarded: int) -> Non
 
 
 def recover(path: Path, roll_back: bool = False) -> str:
-    """Complete an interrupted edit, or undo it; says what was done. Raises FileError for another file's journal."""
+    """Complete an interrupted edit, or undo it; return what was done. Raises FileError for another file's journal."""
     path = Path(path)
-    beside = journal_path(path)
-    if not beside.is_file():
+    journal_file = journal_path(path)
+    if not journal_file.is_file():
         return "nothing to recover"
     with held(path) as fd:
-        if not beside.is_file():
+        if not journal_file.is_file():
             return "nothing to recover"  # its own writer has ended it meanwhile
-        journal = _load(beside)
+        journal = _load(journal_file)
         size = os.fstat(fd).st_size
         current = np.frombuffer(_read(fd, len(journal.old), journal.offset), np.uint8)
         old, new = np.frombuffer(journal.old, np.uint8), np.frombuffer(journal.new, np.uint8)
         is_same = size == journal.file_size and len(current) == len(old) and ((current == old) | (current == new)).all()
         if not is_same or _guard(fd, journal.guarded, journal.offset, len(old)) != journal.guard:
-            hint = f"if {path.name} is as it should be, delete {beside.name}"
-            raise FileError(f"{path} is not the file that {beside.name} belongs to", hint)
+            hint = f"if {path.name} is as it should be, delete {journal_file.name}"
+            raise FileError(f"{path} is not the file that {journal_file.name} belongs to", hint)
         _apply(path, fd, journal.offset, journal.old if roll_back else journal.new)
     return "rolled back" if roll_back else "completed"
 
@@ -93,9 +93,9 @@ def _apply(path: Path, fd: int, offset: int, data: bytes) -> None:
         if os.fstat(fd).st_mtime_ns <= before.st_mtime_ns:  # clocks tick slowly, and readers go by it
             os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
         os.fsync(fd)
-    beside = journal_path(path)
-    beside.unlink()
-    sync_folder(beside.parent)
+    journal_file = journal_path(path)
+    journal_file.unlink()
+    sync_folder(journal_file.parent)
     if not is_named(fd, path):
         raise FileError(f"{path} was replaced by another program meanwhile", hint="run the edit again")
 
@@ -114,9 +114,9 @@ def _guard(fd: int, guarded: int, offset: int, size: int) -> str:
     return digest.hexdigest()
 
 
-def _load(beside: Path) -> Journal:
-    damaged = FileError(f"{beside} is damaged, or not a journal", hint="the file beside it is best fetched again")
-    stored = beside.read_bytes()
+def _load(path: Path) -> Journal:
+    damaged = FileError(f"{path} is damaged, or not a journal", hint="the file beside it is best fetched again")
+    stored = path.read_bytes()
     body, digest = stored[:-DIGEST_BYTES], stored[-DIGEST_BYTES:]
     if body[:8] != MAGIC or len(body) < 12 or hashlib.sha256(body).digest() != digest:
         raise damaged

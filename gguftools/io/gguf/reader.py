@@ -1,12 +1,12 @@
-"""Reading GGUF files: a map of the file and a validated header; nothing is decoded until asked.
+"""Read GGUF files: map the file and validate its header; values are decoded when asked.
 
-    4 bytes  magic         4 bytes  version        8 bytes  tensors         8 bytes  metadata pairs
-    pairs:   key (string), value type (u32), value            string: u64 length, bytes
-    tensors: name (string), u32 dimensions, u64 each (fastest first), u32 type, u64 offset within the data
-    data:    from the next multiple of the alignment on, each tensor at a multiple of it
+4 bytes  magic         4 bytes  version        8 bytes  tensors         8 bytes  metadata pairs
+pairs:   key (string), value type (u32), value            string: u64 length, bytes
+tensors: name (string), u32 dimensions, u64 each (fastest first), u32 type, u64 offset within the data
+data:    from the next multiple of the alignment on, each tensor at a multiple of it
 
 Files come from strangers: every count, length and offset is compared, as a Python integer, with what the file can hold
-before anything is allocated for it.
+before memory is allocated for it.
 """
 
 import logging
@@ -41,7 +41,7 @@ from ..naming import few, hint_for_absent, hint_for_folder, refuse_store
 from ..positioned import PositionedInput, ReadBytes, row_reader
 from ..replacing import check_file_whole
 from ..stores.path import WEB, StorePath, located
-from ..stores.pieces import Original
+from ..stores.pieces import ByteSource
 from .journal import journal_path
 from .shards import SHARD_NAME, shard_name, shard_paths, without_split_keys
 from .stored import LateBytes, MoreNeededError, grown
@@ -95,12 +95,12 @@ packed = lru_cache(maxsize=64)(struct.Struct)
 
 @dataclass(frozen=True)
 class GgufFile:
-    """An open GGUF file, or a split set joined: its tensors are those of all shards, `split.*` keys are left out.
+    """Hold an open GGUF file, or a joined split set: the tensors of all shards, without `split.*` keys.
 
-    tensors: in file order, shapes rows first. offsets: of each tensor, from the start of its file.
-    header_bytes: end of the tensor list; data_offset: where tensor data starts (both of the first shard).
-    parts: the shards one by one, as they are; the file itself where it is not split. state: the (first) file's, to see
-    whether it was changed since. stored: of an object in a store, its version; in_store: how its bytes are read.
+    tensors: in file order, shapes rows first. offsets: of each tensor, from the start of its file. header_bytes: end of
+    the tensor list; data_offset: where tensor data starts (both of the first shard). parts: the shards one by one, as
+    they are; the file itself if it is not split. state: of the (first) file, to detect changes. stored: version of an
+    object in a store; in_store: how its bytes are read.
     """
 
     path: Path
@@ -118,23 +118,23 @@ class GgufFile:
     parts: "list[GgufFile]" = field(default_factory=list, repr=False)
     state: State = NO_FILE
     stored: str = ""
-    in_store: Original | None = field(default=None, repr=False, compare=False)
+    in_store: ByteSource | None = field(default=None, repr=False, compare=False)
 
     @property
-    def original(self) -> Original:
-        """Its bytes (of a split set, those of the first shard), as pieces of other files are taken from them."""
+    def original(self) -> ByteSource:
+        """Return its bytes (of a split set, those of the first shard) as a source of pieces of other files."""
         if self.in_store is not None:
             return self.in_store
-        return Original(self.path, self.file_size, "", PositionedInput(self.path, keep_open=False).read)
+        return ByteSource(self.path, self.file_size, "", PositionedInput(self.path, keep_open=False).read)
 
     @property
     def states(self) -> dict[Path, State]:
-        """Of each shard, what the file was when it was opened; not of those that cannot change."""
+        """Return the state of each shard when it was opened, but for those that cannot change."""
         return {part.path: part.state for part in self.parts if part.state != NO_FILE}
 
     @property
     def is_stored(self) -> bool:
-        """Whether it is in a store, and not on this disk."""
+        """Return True for an object in a store."""
         return isinstance(self.path, StorePath)
 
     @property
@@ -143,7 +143,7 @@ class GgufFile:
 
     @property
     def split_count(self) -> int:
-        """How many shards the file, opened by itself, says there are."""
+        """Return the number of shards that the file's metadata gives."""
         return int(self.metadata.get("split.count", 0))
 
 
@@ -153,8 +153,8 @@ OpenOne = Callable[[Path], GgufFile]
 def open_gguf(path: Path, join: bool = True, ignore_journal: bool = False) -> GgufFile:
     """Open a GGUF file, version 2 or 3, either byte order. A shard of a split set opens the whole set.
 
-    join: False opens a shard by itself. ignore_journal: open even a file whose last edit was interrupted.
-    Raises FileError, naming the place, for anything but a sound file.
+    join: False opens a shard by itself. ignore_journal: open even a file whose last edit was interrupted. Raises
+    FileError, naming the place, for a damaged or unknown file.
     """
     path = located(path)
     if isinstance(path, StorePath):
@@ -198,33 +198,33 @@ def _open_file(path: Path, ignore_journal: bool) -> GgufFile:
 
 
 def _open_stored(path: Path, objects: "Objects") -> GgufFile:
-    """An object in a store as a GGUF file. objects: those that are read together, such as the shards of a set."""
+    """Open an object in a store as a GGUF file. objects: those that are read together, such as the shards of a set."""
     from ..stores.store import is_pinned, state_of_object
 
     if not isinstance(path, StorePath):
         raise FileError(f"{path} is not in a store")
     if path.scheme in WEB and path.suffix != ".gguf":
         raise FileError(f"{path} is no address of a GGUF file: these end in .gguf", hint_for_absent(str(path)))
-    found = objects.open(path)
-    original = Original(path, found.size, found.version, found.fetch)
-    data = LateBytes(found.fetch)
+    stored = objects.open(path)
+    original = ByteSource(path, stored.size, stored.version, stored.fetch)
+    data = LateBytes(stored.fetch)
 
     def parse(beginning: NDArray[np.uint8]) -> GgufFile:
         original.beginning, original.fetched = beginning, len(beginning)
         check_not_pointer(path, beginning[:64].tobytes())
-        header = Header(path, beginning, found.size)
+        header = Header(path, beginning, stored.size)
         header.mapped = data
         return header.parse(NO_FILE)
 
-    parsed = grown(path, found, parse)
-    data.read = objects.blocks.reader(str(path), sorted({parsed.data_offset, *parsed.offsets.values(), found.size}))
-    state = NO_FILE if is_pinned(path) else state_of_object(found.size, found.version)
-    opened = replace(parsed, state=state, stored=found.version, in_store=original)
+    parsed = grown(path, stored, parse)
+    data.read = objects.blocks.reader(str(path), sorted({parsed.data_offset, *parsed.offsets.values(), stored.size}))
+    state = NO_FILE if is_pinned(path) else state_of_object(stored.size, stored.version)
+    opened = replace(parsed, state=state, stored=stored.version, in_store=original)
     return replace(opened, parts=[opened])
 
 
 def _wait_for_edit(path: Path, end: float) -> None:
-    """Let an edit that is going on end. Raises FileError for one that was interrupted."""
+    """Wait for a running edit. Raises FileError for an interrupted one."""
     while os.path.lexists(journal_path(path)):
         if not is_held(path):
             refuse_interrupted(path)
@@ -234,23 +234,26 @@ def _wait_for_edit(path: Path, end: float) -> None:
 
 
 def refuse_interrupted(path: Path) -> None:
-    """Raise FileError where the journal of an edit is left, which nobody is at work on."""
+    """Raise FileError if an interrupted edit left its journal."""
     if os.path.lexists(journal_path(path)):
         problem = f"the last edit of {path} was interrupted: {journal_path(path).name} is beside it"
         raise FileError(problem, hint="run `gguftools set-metadata --recover` on it")
 
 
-def map_file(path: Path, kind: str) -> NDArray[np.uint8]:
-    """The bytes of a file, mapped read-only. Raises FileError if there is no such regular file, or it is empty."""
+def map_file(path: Path, what: str) -> NDArray[np.uint8]:
+    """Map a file read-only; return its bytes, uint8. Raises FileError if it is missing, empty or no regular file.
+
+    what: the expected type of file, for messages.
+    """
     refuse_store(path)
     try:
         info = path.stat()
         if stat.S_ISDIR(info.st_mode):
-            raise FileError(f"{path} is a folder, not a {kind}", hint_for_folder(path))
+            raise FileError(f"{path} is a folder, not a {what}", hint_for_folder(path))
         if not stat.S_ISREG(info.st_mode):
             raise FileError(f"{path} is not a regular file")
         if not info.st_size:
-            raise FileError(f"{path} is empty, not a {kind}")
+            raise FileError(f"{path} is empty, not a {what}")
         record_read(path, info)
         with path.open("rb") as file:
             check_not_pointer(path, file.read(64))
@@ -263,19 +266,19 @@ def map_file(path: Path, kind: str) -> NDArray[np.uint8]:
 
 
 def align(position: int, alignment: int) -> int:
-    """The first multiple of `alignment` from `position` on."""
+    """Return the first multiple of `alignment` from `position` on."""
     return -(-position // alignment) * alignment
 
 
 def meanings(ggml_type: int) -> tuple[Format, ...]:
-    """The formats that forks store under a number."""
+    """Return the formats that forks store under a type number."""
     from quants.dialects import meanings  # here, because few files have any of them
 
     return meanings(ggml_type)
 
 
 def stored_bytes(form: Format, shape: tuple[int, ...]) -> int | None:
-    """Bytes of a tensor of that shape, or None where the format cannot have it."""
+    """Return the bytes of a tensor of that shape, or None if the format cannot have it."""
     *above, rows, width = (1, 1, *shape) if shape else (1, 1)
     if width % form.block_size or rows % form.rows_together:
         return None
@@ -283,17 +286,17 @@ def stored_bytes(form: Format, shape: tuple[int, ...]) -> int | None:
 
 
 def fit(sizes: dict[Format, int | None], room: int, alignment: int, is_last: bool) -> list[Format]:
-    """The formats in which a tensor has so many bytes up to the next one.
+    """Return the formats in which a tensor has the size up to the next one.
 
-    The last may lack bytes, where the file was cut short, or have others behind it: then it tells nothing.
+    The last tensor may lack bytes in a file that was cut short, or have others after it: then its size tells nothing.
     """
     known = {form: size for form, size in sizes.items() if size is not None}
-    found = [form for form, size in known.items() if size <= room < size + alignment]
-    return found or (list(known) if is_last else [])
+    fitting = [form for form, size in known.items() if size <= room < size + alignment]
+    return fitting or (list(known) if is_last else [])
 
 
 class Header:
-    """A position that moves through the header. buffer: the file, or its first bytes; then `size` is that of it all."""
+    """Parse a header. buffer: the file, or its first bytes; then `size` is the size of the file."""
 
     def __init__(self, path: Path, buffer: NDArray[np.uint8], size: int | None = None) -> None:
         self.path, self.buffer, self.view, self.size = path, buffer, buffer.data, len(buffer) if size is None else size
@@ -309,7 +312,7 @@ class Header:
         return FileError(f"{self.path}: {text}", hint=hint)
 
     def take(self, size: int, what: str, of: str = "") -> int:
-        """Step over the bytes of `what` (`of` a key or tensor); returns where they start."""
+        """Step over the bytes of `what` (`of` a key or tensor); return where they start."""
         start, self.position = self.position, self.position + size
         if self.position > self.size:
             what = f"{what} {quote(of)}" if of else what
@@ -318,7 +321,7 @@ class Header:
         return start
 
     def check_read(self) -> None:
-        """Raise MoreNeededError where the buffer ends before the position."""
+        """Raise MoreNeededError if the buffer ends before the position."""
         if self.position > len(self.buffer):
             raise MoreNeededError(self.position)
 
@@ -330,7 +333,7 @@ class Header:
         return layout.unpack_from(self.view, self.take(layout.size, what, of))
 
     def name(self, what: str, index: int) -> str:
-        """A string that must be UTF-8 and not empty: `what` number `index`."""
+        """Read a string that must be UTF-8 and not empty: `what` number `index`."""
         what = f"{what} {index}"
         length = self.number("Q", what)
         if not 0 < length <= MAX_NAME_BYTES:
@@ -398,11 +401,11 @@ class Header:
             raise self.error(f"GGUF version {1 if old else version} is not supported; 2 and 3 are", hint)
         return magic, version
 
-    def check_count(self, count: int, least_bytes: int, limit: int, what: str) -> None:
-        """Refuse counts of things, each at least `least_bytes` long, that the rest of the file cannot hold."""
-        if count * least_bytes > self.left:
-            most = self.left // least_bytes
-            raise self.error(f"claims {count} {what}; the {self.left} bytes left hold {most} at most")
+    def check_count(self, count: int, min_bytes: int, limit: int, what: str) -> None:
+        """Raise FileError for a count of items, each of at least `min_bytes`, that the file cannot hold."""
+        if count * min_bytes > self.left:
+            max_count = self.left // min_bytes
+            raise self.error(f"claims {count} {what}; the {self.left} bytes left hold {max_count} at most")
         if count > limit:
             raise self.error(f"claims {count} {what}; more than {limit} are refused")
 
@@ -427,29 +430,29 @@ class Header:
         except ValueError:
             raise self.error(f"metadata key {quote(key)} has value type {number}, which is unknown") from None
 
-    def read_value(self, kind: ValueType, key: str, depth: int) -> Value:
-        if kind is ValueType.ARRAY:
+    def read_value(self, value_type: ValueType, key: str, depth: int) -> Value:
+        if value_type is ValueType.ARRAY:
             return self.read_array(key, depth + 1)
-        if kind is ValueType.STRING:
+        if value_type is ValueType.STRING:
             start = self.take(self.number("Q", "length of", key), "value of", key)
             raw = self.view[start : self.position].tobytes()
             try:
-                return Value(raw.decode(), kind)
+                return Value(raw.decode(), value_type)
             except UnicodeDecodeError:
-                return Value(raw, kind)
-        data = self.number(SCALARS[kind], "value of", key)
-        if kind is ValueType.BOOL and data > 1:
+                return Value(raw, value_type)
+        data = self.number(SCALARS[value_type], "value of", key)
+        if value_type is ValueType.BOOL and data > 1:
             raise self.error(f"metadata key {quote(key)} is BOOL with value {data}; 0 and 1 are allowed")
-        return Value(bool(data) if kind is ValueType.BOOL else data, kind)
+        return Value(bool(data) if value_type is ValueType.BOOL else data, value_type)
 
     def read_array(self, key: str, depth: int) -> Value:
         if depth > MAX_ARRAY_DEPTH:
             raise self.error(f"metadata key {quote(key)} nests arrays deeper than {MAX_ARRAY_DEPTH}")
         element = self.value_type(key)
         count = self.number("Q", "length of", key)
-        least = {ValueType.ARRAY: 12, ValueType.STRING: 8}.get(element) or np.dtype(ARRAY_TYPES[element]).itemsize
-        if count * least > self.left:
-            claim = f"claims {count} items of type {element.name}, at least {count * least} bytes"
+        min_bytes = {ValueType.ARRAY: 12, ValueType.STRING: 8}.get(element) or np.dtype(ARRAY_TYPES[element]).itemsize
+        if count * min_bytes > self.left:
+            claim = f"claims {count} items of type {element.name}, at least {count * min_bytes} bytes"
             raise self.error(f"metadata key {quote(key)} {claim}; the file has {self.left} left")
         if element is ValueType.ARRAY:
             self.nested += count
@@ -481,44 +484,47 @@ class Header:
         return stored if self.byte_order == "little" else stored.astype("<" + ARRAY_TYPES[element])
 
     def read_tensor_entry(self, index: int) -> Unsettled:
-        """Name, shape (rows first), format, offset within the data, bytes; without a format where size must tell it."""
+        """Read name, shape (rows first), format, offset within the data, bytes.
+
+        The format is None if the tensor's size must tell it.
+        """
         name = self.name("name of tensor", index)
         dimensions = self.number("I", "dimensions of", name)
         if dimensions > MAX_DIMENSIONS:
             raise self.error(f"tensor {quote(name)} has {dimensions} dimensions; at most {MAX_DIMENSIONS} are allowed")
-        *sizes, kind, offset = self.numbers("Q" * dimensions + "IQ", "shape, type and offset of", name)
+        *sizes, ggml_type, offset = self.numbers("Q" * dimensions + "IQ", "shape, type and offset of", name)
         width = sizes[0] if sizes else 1
         shape, size = tuple(sizes[::-1]), math.prod(sizes)
         if (size or math.prod(filter(None, shape))) * 8 > MAX_VALUES:
             raise self.error(f"tensor {quote(name)} of shape {shape} has more values than any memory")
         try:
-            form = format_of_type(kind)
+            form = format_of_type(ggml_type)
             row_bytes = form.row_bytes(width)
         except FormatError as error:
-            if not meanings(kind):
+            if not meanings(ggml_type):
                 raise self.error(f"tensor {quote(name)}: {error}") from error
-            self.unsettled[index] = kind
+            self.unsettled[index] = ggml_type
             return name, shape, None, offset, 0
-        if kind in SHARED_TYPES:
-            self.unsettled[index] = kind
+        if ggml_type in SHARED_TYPES:
+            self.unsettled[index] = ggml_type
         return name, shape, form, offset, size // width * row_bytes if size else 0
 
     def settle_dialects(self, entries: list[Unsettled], data_offset: int, alignment: int) -> None:
-        """Find by their sizes what the tensors are whose type means several things, or nothing to ggml itself.
+        """Find the formats of tensors whose type means several formats, or none of ggml's own, by their sizes.
 
-        A file is of one program: what a type means is what fits all its tensors, and where several do, ggml's own.
-        Raises FileError for a size that fits none of the meanings.
+        A file is of one program. So a type means the format that fits all its tensors; of several, ggml's own. Raises
+        FileError for a size that fits none.
         """
         offsets = sorted({entry[3] for entry in entries})
         after = dict(pairwise(offsets))
         in_order = sorted(self.unsettled, key=lambda index: entries[index][3])
-        for kind in set(self.unsettled.values()):
-            indices = [index for index in in_order if self.unsettled[index] == kind]
+        for ggml_type in set(self.unsettled.values()):
+            indices = [index for index in in_order if self.unsettled[index] == ggml_type]
             own = {form for _, _, form, _, _ in map(entries.__getitem__, indices) if form}
             left = {i: max(0, after.get(entries[i][3], self.size - data_offset) - entries[i][3]) for i in indices}
             if all(entries[i][2] and align(entries[i][4], alignment) == align(left[i], alignment) for i in indices):
                 continue  # as in any file of ggml's own
-            every = [*own, *meanings(kind)]
+            every = [*own, *meanings(ggml_type)]
             forms = every
             for index in indices:
                 name, shape, _, offset, _ = entries[index]
@@ -528,7 +534,7 @@ class Header:
                 fitting = fit(sizes, left[index], alignment, offset not in after)
                 forms = [form for form in forms if form in fitting]
                 if not forms:
-                    raise self.misfit(name, shape, kind, left[index], sizes)
+                    raise self.misfit(name, shape, ggml_type, left[index], sizes)
             for index in indices:
                 name, shape, _, offset, _ = entries[index]
                 if forms[0].dialect and self.byte_order == "big":
@@ -538,23 +544,23 @@ class Header:
                 entries[index] = name, shape, forms[0], offset, size
 
     def misfit(
-        self, name: str, shape: tuple[int, ...], kind: int, room: int, sizes: dict[Format, int | None]
+        self, name: str, shape: tuple[int, ...], ggml_type: int, room: int, sizes: dict[Format, int | None]
     ) -> FileError:
-        """What to say of a tensor whose bytes are as many as no meaning of its type has."""
+        """Return the error for a tensor whose size fits no meaning of its type."""
         known = [
             f"{form.name}{f' ({form.dialect})' if form.dialect else ''}: "
             + (f"{size} bytes" if size is not None else "not this shape")
             for form, size in sizes.items()
         ]
-        has = f"tensor {quote(name)} of shape {shape} and type {kind} has {max(0, room)} bytes"
+        has = f"tensor {quote(name)} of shape {shape} and type {ggml_type} has {max(0, room)} bytes"
         return self.error(f"{has}, which is none of what it may be: {', '.join(known)}")
 
     def tail(self, form: Format, end: int) -> NDArray[np.uint8]:
-        """The bytes of a tensor behind its rows, which end at byte `end`."""
+        """Return the bytes after a tensor's rows; they end at byte `end`."""
         return self.mapped(end - form.tail_bytes, end)
 
     def check_offsets(self, entries: list[Entry], data_offset: int, alignment: int) -> None:
-        """Tensors must follow each other in the data, each at the next aligned place, and end before the file does."""
+        """Raise FileError unless tensors follow each other, each at the next aligned offset, inside the file."""
         expected = 0
         for name, _, _, offset, nbytes in sorted(entries, key=itemgetter(3, 4)):
             end = data_offset + offset + nbytes
@@ -572,7 +578,7 @@ class Header:
 
 
 def _joined(named: GgufFile, open_one: OpenOne) -> GgufFile:
-    """The whole split set that `named` is a shard of, of one moment: opened anew where it was replaced meanwhile."""
+    """Return the split set that `named` belongs to; open it again if it was replaced meanwhile."""
     end = time.monotonic() + PATIENCE
     while True:
         opened: GgufFile | FileError
@@ -594,7 +600,7 @@ def _joined(named: GgufFile, open_one: OpenOne) -> GgufFile:
 
 
 def _join(named: GgufFile, open_one: OpenOne) -> GgufFile:
-    """The whole split set that `named` is a shard of. Raises FileError if it is incomplete or inconsistent."""
+    """Return the split set that `named` belongs to. Raises FileError if it is incomplete or inconsistent."""
     paths = paths_of_set(named)
     missing = [path.name for path in paths if not named.is_stored and not path.is_file()]
     if missing:
@@ -606,10 +612,10 @@ def _join(named: GgufFile, open_one: OpenOne) -> GgufFile:
     parts = [named if path == named.path else open_one(path) for path in paths]
     tensors: dict[str, Tensor] = {}
     for number, part in enumerate(parts):
-        found = (part.metadata.get("split.no"), part.metadata.get("split.count"))
-        if found != (number, len(parts)):
+        numbers = (part.metadata.get("split.no"), part.metadata.get("split.count"))
+        if numbers != (number, len(parts)):
             wanted = f"shard {number} of {len(parts)} (split.no, split.count)"
-            raise FileError(f"{part.path} should be {wanted}; it says {found[0]} of {found[1]}")
+            raise FileError(f"{part.path} should be {wanted}; it says {numbers[0]} of {numbers[1]}")
         if part.byte_order != parts[0].byte_order:
             first = f"{parts[0].path} is {parts[0].byte_order} endian"
             raise FileError(f"{part.path} is {part.byte_order} endian, {first}")
@@ -633,7 +639,7 @@ def _join(named: GgufFile, open_one: OpenOne) -> GgufFile:
 
 
 def _check_open_files(path: Path, shards: int) -> None:
-    """Raise FileError where a process may not have so many files open: a map of a file counts as one."""
+    """Raise FileError if the process may not open so many files: a map of a file counts as one."""
     try:
         import resource  # not on Windows, which has no such limit
     except ImportError:
@@ -649,7 +655,7 @@ def _check_open_files(path: Path, shards: int) -> None:
 
 
 def paths_of_set(named: GgufFile) -> list[Path]:
-    """Where the shards of a set are, by the name of one of them: always beside it."""
+    """Return the paths of a set's shards by the name of one of them: all are in its folder."""
     count = named.split_count
     match = SHARD_NAME.fullmatch(named.path.name)
     if match is None or int(match["count"]) != count:

@@ -1,7 +1,7 @@
-"""Split sets: how shards are named, which tensors go into each, and the keys that mark them.
+"""Name the shards of split sets, distribute tensors over them, and set the keys that mark them.
 
-A set is PREFIX-00001-of-0000N.gguf and so on, side by side; the first shard has the metadata. Of a sharded checkpoint
-the names are the same, but for the suffix.
+A set is PREFIX-00001-of-0000N.gguf and so on, in one folder; the first shard has the metadata. Shards of a checkpoint
+are named in the same way, with another suffix.
 """
 
 import re
@@ -17,23 +17,23 @@ T = TypeVar("T")
 
 
 def shard_name(prefix: str, number: int, count: int, suffix: str = ".gguf") -> str:
-    """The name of shard `number`, from 1, of a set of `count`."""
+    """Return the name of shard `number`, from 1, of a set of `count`."""
     return f"{prefix}-{number:05d}-of-{count:05d}{suffix}"
 
 
-def shard_paths(beside: Path, prefix: str, count: int, suffix: str = ".gguf") -> list[Path]:
-    """Where the shards of a set are, in order: in the folder of the file `beside`."""
-    return [beside.with_name(shard_name(prefix, number, count, suffix)) for number in range(1, count + 1)]
+def shard_paths(path: Path, prefix: str, count: int, suffix: str = ".gguf") -> list[Path]:
+    """Return the paths of a set's shards, in order, in the folder of the file `path`."""
+    return [path.with_name(shard_name(prefix, number, count, suffix)) for number in range(1, count + 1)]
 
 
 def set_name(path: Path) -> str:
-    """What the names of a shard's set begin with; of another file, its name without `.gguf`."""
+    """Return the prefix of a shard's set; of another file, its name without `.gguf`."""
     match = SHARD_NAME.fullmatch(path.name)
     return match["prefix"] if match else path.name.removesuffix(".gguf")
 
 
 def is_first_of_set(path: Path) -> bool:
-    """Whether it is named as the first of several shards, without which no program opens the others."""
+    """Return True for the name of the first of several shards; no program opens the others without it."""
     match = SHARD_NAME.fullmatch(path.name)
     return match is not None and int(match["number"]) == 1 and int(match["count"]) > 1
 
@@ -41,7 +41,10 @@ def is_first_of_set(path: Path) -> bool:
 def filled(
     items: Iterable[T], size: Callable[[T], int], max_bytes: int | None, max_items: int | None = None
 ) -> list[list[T]]:
-    """Items of each shard, one at least: one after the other, until the next, of `size` bytes, would be too much."""
+    """Distribute items over shards, in order: each gets at least one, and more until the next would exceed a limit.
+
+    size(item): bytes of an item.
+    """
     shards: list[list[T]] = [[]]
     held = 0
     for item in items:
@@ -55,7 +58,7 @@ def filled(
 
 
 def shard_metadata(metadata: Metadata, number: int, count: int, tensors: int) -> Metadata:
-    """The metadata of shard `number`, from 0, of a set of `count` that has so many tensors."""
+    """Return the metadata of shard `number`, from 0, of a set of `count` shards and `tensors` tensors."""
     own = metadata.copy() if number == 0 else Metadata()
     own["split.no"] = number
     own["split.count"] = count

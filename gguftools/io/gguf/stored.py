@@ -1,4 +1,4 @@
-"""Headers of GGUF files in stores: read by ranges that grow until the header is whole."""
+"""Read headers of GGUF files in stores by ranges that grow until the header is complete."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ T = TypeVar("T")
 
 
 class MoreNeededError(Exception):
-    """The header goes on behind what was read of it. least: bytes that are needed."""
+    """Ask for more bytes of the header. size: how many are needed from the start."""
 
-    def __init__(self, least: int) -> None:
-        self.least = least
+    def __init__(self, size: int) -> None:
+        self.size = size
 
 
 @dataclass
 class LateBytes:
-    """How bytes are read: while the header is read one by one, later in blocks, whose borders are known then."""
+    """Read bytes by a function that is replaced later: one by one for the header, then in blocks along the tensors."""
 
     read: ReadBytes
 
@@ -39,19 +39,19 @@ class LateBytes:
         return self.read(begin, end)
 
 
-def grown(path: StorePath, found: "StoredObject", parse: Callable[[NDArray[np.uint8]], T]) -> T:
-    """What `parse` returns of an object's first bytes, of as many as it asks for by MoreNeededError.
+def grown(path: StorePath, stored: "StoredObject", parse: Callable[[NDArray[np.uint8]], T]) -> T:
+    """Return what `parse` makes of an object's first bytes; read more of them when it raises MoreNeededError.
 
     Raises FileError.
     """
-    if not found.size:
+    if not stored.size:
         raise FileError(f"{path} is empty, not a GGUF file")
-    buffer = found.fetch(0, min(FIRST_READ, found.size))
+    buffer = stored.fetch(0, min(FIRST_READ, stored.size))
     while True:
         try:
             return parse(buffer)
         except MoreNeededError as needed:
-            if needed.least > MAX_HEADER:
+            if needed.size > MAX_HEADER:
                 raise FileError(f"{path} has a header of more than {MAX_HEADER >> 20} MB; no model needs it") from None
-            wanted = min(max(needed.least, int(len(buffer) * GROWTH)), found.size, MAX_HEADER)
-        buffer = np.concatenate([buffer, found.fetch(len(buffer), wanted)])
+            wanted = min(max(needed.size, int(len(buffer) * GROWTH)), stored.size, MAX_HEADER)
+        buffer = np.concatenate([buffer, stored.fetch(len(buffer), wanted)])

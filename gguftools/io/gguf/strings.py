@@ -1,4 +1,4 @@
-"""String arrays of GGUF metadata: found without a Python object per string, decoded when asked."""
+"""Find the strings of GGUF metadata arrays without a Python object for each; decode them when asked."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -19,10 +19,10 @@ ORDER_SIGN = {"little": "<", "big": ">"}
 
 
 class StringArray(Sequence[Any]):
-    """A stored array of strings. Items are str, or bytes where they are not UTF-8.
+    """Hold a stored array of strings. Items are str, or bytes if they are not UTF-8.
 
-    body: the array as the file holds it, uint8: for each string a 64-bit length, then its bytes.
-    starts: where in `body` each length is.
+    body: the array as stored, uint8: for each string a 64-bit length, then its bytes. starts: offsets of the lengths in
+    `body`.
     """
 
     def __init__(self, body: NDArray[np.uint8], starts: NDArray[np.int64], byte_order: str = "little") -> None:
@@ -56,7 +56,7 @@ class StringArray(Sequence[Any]):
         return f"StringArray([{shown}{', …' if len(self) > 3 else ''}], length {len(self)})"
 
     def tolist(self) -> list[str | bytes]:
-        """All strings, decoded at once."""
+        """Decode all strings at once."""
         body = self._body.tobytes()
         places = list(zip((self._starts + 8).tolist(), self._stops.tolist(), strict=True))
         try:
@@ -65,7 +65,7 @@ class StringArray(Sequence[Any]):
             return [_text(body[a:b]) for a, b in places]
 
     def raw(self) -> NDArray[np.uint8]:
-        """The array as a little-endian GGUF file stores it, after element type and count; a view if it can be."""
+        """Return the array as a little-endian file stores it, uint8, without type and count; a view if possible."""
         if self._byte_order == "little":
             return self._body
         body: NDArray[np.uint8] = self._body.copy()
@@ -84,30 +84,33 @@ def _text(raw: bytes) -> str | bytes:
 def find_strings(
     buffer: NDArray[np.uint8], start: int, count: int, byte_order: str, what: str
 ) -> tuple[StringArray, int]:
-    """The `count` strings from byte `start` of `buffer` on, and the position after them. what: names them in errors."""
+    """Return the `count` strings from byte `start` of `buffer` on, and the position after them.
+
+    what: names them in errors.
+    """
     starts = np.empty(count, np.int64)
-    finder, found, position = _Finder(buffer, byte_order, what), 0, start
-    while found < count:
-        left = count - found
+    finder, done, position = _Finder(buffer, byte_order, what), 0, start
+    while done < count:
+        left = count - done
         if left < FEW_STRINGS:
             new, position = finder.walk(position, len(buffer), left)
         else:
             new, position = finder.leap(position, left)
-        starts[found : found + len(new)] = new
-        found += len(new)
+        starts[done : done + len(new)] = new
+        done += len(new)
     return StringArray(buffer[start:position], starts - start, byte_order), position
 
 
 @dataclass(frozen=True)
 class _Finder:
-    """Finds where strings begin. What `walk` and `leap` return: some of the places, and the position after these."""
+    """Find where strings begin. `walk` and `leap` return some of the offsets and the position after these strings."""
 
     buffer: NDArray[np.uint8]
     byte_order: str
     what: str
 
     def walk(self, position: int, stop: int, count: int) -> tuple[list[int] | NDArray[np.int64], int]:
-        """Up to `count` strings that begin before `stop`, one after the other."""
+        """Find up to `count` strings that begin before `stop`, one after the other."""
         read_length = struct.Struct(ORDER_SIGN[self.byte_order] + "Q").unpack_from
         data, size = self.buffer.data, len(self.buffer)
         starts: list[int] = []
@@ -123,10 +126,11 @@ class _Finder:
         return starts, position
 
     def leap(self, position: int, count: int) -> tuple[list[int] | NDArray[np.int64], int]:
-        """Up to `count` strings that begin in the window from `position` on, many at a time.
+        """Find up to `count` strings that begin in the window from `position` on, many at a time.
 
         A number below 256 is probably a length; it surely is one if the string before it ends there. Long strings,
-        empty ones and zero bytes break the chain; from there one string is read by itself, then a chain looked for.
+        empty ones and zero bytes break the chain; after a break one string is read by itself, then the next chain is
+        searched.
         """
         window = self.buffer[position : position + WINDOW]
         places, ends = _probable_lengths(window, self.byte_order)
@@ -160,7 +164,7 @@ class _Finder:
 
 
 def _probable_lengths(window: NDArray[np.uint8], byte_order: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places in the window that hold a 64-bit number below 256, and where strings of that length would end."""
+    """Return where the window holds a 64-bit number below 256, and where strings of that length would end."""
     small = np.zeros(max(len(window) - 7, 0), np.bool_)
     for shift in range(8):
         words = window[shift : shift + (len(window) - shift) // 8 * 8].view(ORDER_SIGN[byte_order] + "u8")

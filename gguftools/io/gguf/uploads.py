@@ -1,4 +1,4 @@
-"""GGUF files that are written to stores: the header first, then rows, in parts; nothing of them is on this disk."""
+"""Write GGUF files to stores: the header first, then rows, in parts; nothing is written to this disk."""
 
 import hashlib
 import json
@@ -11,9 +11,9 @@ from pathlib import Path
 from quants.errors import FileError, GgufToolsError
 
 from ..atomic import NOTHING, InputFiles, check_target
-from ..stores.parts import PartedOutput
+from ..stores.parted_output import PartedOutput
 from ..stores.path import StorePath
-from ..stores.store import Upload, Whole, begin_upload, holds, remove_object, version_now
+from ..stores.store import CompletedUpload, Upload, begin_upload, holds, remove_object, version_now
 from .shards import is_first_of_set
 from .writer import NOT_MEASURED, Figures, Layout, OpenGguf
 
@@ -21,36 +21,36 @@ log = logging.getLogger(__name__)
 
 
 class StoredGguf(OpenGguf):
-    """A GGUF file while it goes to a store. Rows may come in any order; those that come early are kept in memory."""
+    """Write a GGUF file to a store. Rows may come in any order; those that come early are kept in memory."""
 
     def __init__(self, layout: Layout, target: Path, output: PartedOutput) -> None:
         super().__init__(-1, layout, target, output)
         self._parts = output
 
     def lay_out(self) -> None:
-        """Begin with the header; what is between tensors is zeros without being written."""
+        """Write the header; bytes between tensors are zeros that nobody writes."""
         self._parts.write(memoryview(self._layout.header), 0)
 
     def covered(self, index: int, start: int, stop: int) -> Figures | None:
-        """Not measured, if an earlier run sent them."""
+        """Return NOT_MEASURED if an earlier run sent these rows, else None."""
         begin, end = self._layout.row_offset(index, start), self._layout.row_offset(index, stop)
         if stop == self._layout.tensors[index].rows:
             end += self._layout.tensors[index].format.tail_bytes
         return NOT_MEASURED if begin < end and self._parts.has(begin, end) else None
 
     def check_complete(self) -> None:
-        """Wait until all is there. Raises FileError where it is not."""
+        """Wait until all parts are sent. Raises FileError if something is missing."""
         self._parts.finish()
 
 
 def gaps(layout: Layout) -> list[tuple[int, int]]:
-    """What no tensor has of a file, in order."""
-    found, position = list[tuple[int, int]](), len(layout.header)
+    """Return the ranges of a file that belong to no tensor, ascending, after its header."""
+    ranges, position = list[tuple[int, int]](), len(layout.header)
     for offset, tensor in sorted(zip(layout.offsets, layout.tensors, strict=True), key=itemgetter(0)):
         if tensor.nbytes:
-            found.append((position, offset))
+            ranges.append((position, offset))
             position = offset + tensor.nbytes
-    return [*found, (position, layout.total)]
+    return [*ranges, (position, layout.total)]
 
 
 @contextmanager
@@ -60,11 +60,11 @@ def create_stored(
     reads: InputFiles = NOTHING,
     made_from: Sequence[object] | None = None,
 ) -> Iterator[list[OpenGguf]]:
-    """Write several GGUF files to a store; they have their names when all are complete, the first last.
+    """Write several GGUF files to a store; they get their names when all are complete, the first last.
 
-    made_from: for each, what decides its bytes, where parts that a run has sent are left to the next, and taken from
-    the last. Without it nothing is left of a run that raises anything.
-    Raises an error at once where a file may not be written, FileError where a store fails.
+    made_from: for each file, what decides its bytes; then an interrupted run keeps its parts, and the next one uses
+    them. Without it nothing is left after an error. Raises an error at once if a file may not be written, FileError if
+    a store fails.
     """
     uploads: list[Upload] = []
     outputs: list[OpenGguf] = []
@@ -97,7 +97,7 @@ def _begin(path: Path, total: int, overwrite: bool, reads: InputFiles, made_from
     mark = _mark(made_from, total)
     if made_from is not None and holds(path, total, mark):
         reads.check_target(path)
-        return Whole(path, total)
+        return CompletedUpload(path, total)
     return begin(path, total, overwrite, reads, mark if made_from is not None else None)
 
 
@@ -106,25 +106,28 @@ def _mark(made_from: object, total: int) -> str:
 
 
 def make_way(path: StorePath, total: int, made_from: object = None) -> None:
-    """Remove the first shard of a set that is about to be replaced object by object, so that no mixture opens.
+    """Remove the first shard of a set whose objects are about to be replaced, so that no mixture can be opened.
 
-    made_from: as of `create_stored`; an object that an earlier run made of that stays. Raises FileError.
+    made_from: as of `create_stored`; an object that an earlier run made of it stays. Raises FileError.
     """
     if made_from is None or not holds(path, total, _mark(made_from, total)):
         remove_object(path)
 
 
 def begin(path: StorePath, total: int, overwrite: bool, reads: InputFiles, mark: str | None = None) -> Upload:
-    """Begin to write an object. mark: see `store.begin_upload`. Raises an error where it may not be written."""
+    """Begin to write an object.
+
+    mark: see `store.begin_upload`. Raises OptionError, FileError if it may not be written.
+    """
     check_target(path, reads, overwrite)
-    found = version_now(path)
-    return begin_upload(path, total, mark or "", found and found[1], mark is not None)
+    current = version_now(path)
+    return begin_upload(path, total, mark or "", current and current[1], mark is not None)
 
 
 def commit(uploads: Sequence[Upload]) -> None:
-    """Give all their names, the first last: until that is there, no one can take the others for a whole set.
+    """Give all objects their names, the first last: without it, the others do not make a set.
 
-    The older first shards go before, so that no one takes older and newer ones for a set, also where this is killed.
+    Older first shards are removed before, so that older and newer shards never make a set, even if this is killed.
     """
     done: list[Upload] = []
     try:

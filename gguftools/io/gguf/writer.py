@@ -1,4 +1,4 @@
-"""Writing GGUF files: the header is planned to the byte, then rows of tensors are written wherever they belong."""
+"""Write GGUF files: plan the header to the byte, then write rows of tensors in any order."""
 
 import math
 import os
@@ -33,7 +33,7 @@ RESERVE_OVERHEAD = 8 + len(RESERVE_KEY) + 4 + 4 + 8
 
 
 class TensorInfo(NamedTuple):
-    """What the header says of a tensor. shape: rows first."""
+    """Describe a tensor in a header. shape: rows first."""
 
     name: str
     shape: tuple[int, ...]
@@ -53,13 +53,13 @@ class TensorInfo(NamedTuple):
 
 
 def tensor_infos(opened: GgufFile) -> list[TensorInfo]:
-    """The tensors of an open file as a new header lists them."""
+    """Return the tensors of an open file as a new header lists them."""
     return [TensorInfo(tensor.name, tensor.shape, tensor.format) for tensor in opened.tensors.values()]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A GGUF file before its data is written: all before the data, where each tensor goes in the file, bytes in all."""
+    """Lay out a GGUF file: all bytes before the data, the offset of each tensor in the file, and the file's size."""
 
     header: bytes
     offsets: list[int]
@@ -68,7 +68,7 @@ class Layout:
     alignment: int = DEFAULT_ALIGNMENT
 
     def row_offset(self, index: int, row: int) -> int:
-        """Where a row of tensor `index` goes, from the start of the file."""
+        """Return the offset of a row of tensor `index` in the file."""
         return self.offsets[index] + row * self.tensors[index].row_bytes
 
 
@@ -81,11 +81,11 @@ def plan_file(
     version: int = VERSION,
     byte_order: str = "little",
 ) -> Layout:
-    """Lay a file out: tensors in the order given, each padded to the alignment, the last one too.
+    """Lay out a file: tensors in the order given, each padded to the alignment, the last one too.
 
-    alignment: taken from `general.alignment` if the metadata has it; another value than 32 needs that key.
-    reserve: bytes of slack to leave before the data for later edits in place.
-    Raises FileError for values their type cannot hold, FormatError for rows that don't fit their format.
+    alignment: used unless the metadata has `general.alignment`; another value than 32 sets that key. reserve: bytes of
+    slack before the data for later edits in place. Raises FileError for values that their type cannot hold, FormatError
+    for rows that do not fit their format.
     """
     stored = metadata.get("general.alignment")
     alignment = alignment if stored is None else stored
@@ -108,7 +108,7 @@ def plan_file(
 
 
 def with_reserve(metadata: Metadata, size: int) -> Metadata:
-    """A copy with `size` bytes of slack, its key counted, before the first large array: what follows need not move."""
+    """Return a copy with `size` bytes of slack, its key included, before the first large array."""
     zeros = Value(np.zeros(max(size - RESERVE_OVERHEAD, 0), np.uint8), ValueType.ARRAY, ValueType.UINT8)
     new, placed = Metadata(), False
     for key in metadata:
@@ -131,7 +131,7 @@ def encode_header(
     version: int = VERSION,
     byte_order: str = "little",
 ) -> bytes:
-    """The header's bytes without padding; offsets count from the start of the data."""
+    """Encode the header without padding; offsets count from the start of the data."""
     order = ORDER_SIGN[byte_order]
     pieces = [magic, struct.pack(f"{order}IQQ", version, len(tensors), len(metadata))]
     for key in metadata:
@@ -141,8 +141,8 @@ def encode_header(
             pieces += [_string(key, order), struct.pack(f"{order}I", value.type)]
             pieces += _value(value, order)
         except (struct.error, OverflowError, TypeError, ValueError) as error:
-            kind = value.type.name if value.element is None else f"array of {value.element.name}"
-            raise FileError(f"metadata key {key!r} cannot be stored as {kind}: {error}") from error
+            type_name = value.type.name if value.element is None else f"array of {value.element.name}"
+            raise FileError(f"metadata key {key!r} cannot be stored as {type_name}: {error}") from error
     seen: set[str] = set()
     for tensor, offset in zip(tensors, offsets, strict=True):
         name = _tensor_name(tensor.name, order)
@@ -160,7 +160,7 @@ def encode_header(
 
 
 def _check_key(key: str, value: Value) -> None:
-    """Refuse what our own reader would."""
+    """Raise ValueError for a pair that our own reader would refuse."""
     if not 0 < len(key.encode()) <= reader.MAX_NAME_BYTES:
         raise ValueError(f"keys have 1 to {reader.MAX_NAME_BYTES} bytes")
     known = reader.STRUCTURAL_KEYS.get(key)
@@ -170,14 +170,14 @@ def _check_key(key: str, value: Value) -> None:
 
 
 def _tensor_name(name: str, order: str) -> bytes:
-    """A name as it is stored. Raises FileError for one that a reader would refuse."""
+    """Encode a name. Raises FileError for one that a reader would refuse."""
     try:
         raw = _string(name, order)
     except UnicodeEncodeError as error:
         raise FileError(f"a tensor's name, {quote(name)}, is no UTF-8: {error.reason}") from error
-    size, most = len(raw) - 8, reader.MAX_NAME_BYTES
-    if not 0 < size <= most:
-        raise FileError(f"a tensor's name, {quote(name)}, has {size} bytes; 1 to {most} are allowed")
+    size, limit = len(raw) - 8, reader.MAX_NAME_BYTES
+    if not 0 < size <= limit:
+        raise FileError(f"a tensor's name, {quote(name)}, has {size} bytes; 1 to {limit} are allowed")
     return raw
 
 
@@ -216,7 +216,7 @@ def _array(value: Value, order: str) -> Iterator[bytes]:
 
 
 class Figures(NamedTuple):
-    """What writing a row range cost: sum of squared errors and largest error, None if not measured; seconds."""
+    """Measure a written row range: sum of squared errors and largest error, None if not measured; seconds."""
 
     squares: float | None = None
     largest: float | None = None
@@ -227,15 +227,15 @@ NOT_MEASURED = Figures()
 
 
 class Output(Protocol):
-    """What takes bytes by position, from any thread."""
+    """Take bytes by position, from any thread."""
 
     def write(self, data: memoryview, offset: int) -> None: ...
 
 
 class OpenGguf:
-    """A GGUF file while it is written: rows of any tensor, in any order, from any thread. fd: the open file.
+    """Write a GGUF file: rows of any tensor, in any order, from any thread.
 
-    output: what takes bytes by position, the file if not given.
+    fd: the open file. output: takes bytes by position; default the file.
     """
 
     def __init__(self, fd: int, layout: Layout, target: Path, output: Output | None = None) -> None:
@@ -244,12 +244,12 @@ class OpenGguf:
         self._state, self._busy, self._closed = threading.Condition(), 0, False
 
     def lay_out(self) -> None:
-        """Write the header, and make room for all rows: padding between tensors is what nobody writes."""
+        """Write the header, and make room for all rows; padding between tensors stays zero."""
         os.ftruncate(self._fd, self._layout.total)
         write_at(self._fd, memoryview(self._layout.header), 0)
 
     def covered(self, index: int, start: int, stop: int) -> Figures | None:
-        """The figures of rows start … stop of tensor `index` if an earlier run wrote exactly them."""
+        """Return the figures of rows start … stop of tensor `index` if an earlier run wrote exactly these."""
         return None
 
     def write(
@@ -260,11 +260,10 @@ class OpenGguf:
         figures: Figures = NOT_MEASURED,
         tail: NDArray[np.uint8] | None = None,
     ) -> None:
-        """Write rows of tensor `index` from `first_row` on: uint8 (rows, bytes of a row). figures: what they cost.
+        """Write rows of tensor `index` from `first_row` on: uint8 (rows, bytes of a row).
 
-        tail: what follows the last of them, of a format that has it.
-
-        Raises FileError where the disk is full or the file was abandoned, ValueError for rows the tensor hasn't.
+        figures: what they cost. tail: bytes after the last row, for formats with a tail. Raises FileError if the disk
+        is full or the file was abandoned, ValueError for rows that the tensor hasn't.
         """
         tensor = self._layout.tensors[index]
         if raw.dtype != np.uint8 or raw.ndim != 2 or raw.shape[1] != tensor.row_bytes:
@@ -287,7 +286,7 @@ class OpenGguf:
                 self._state.notify_all()
 
     def close(self) -> None:
-        """Let writes that have begun end, and refuse new ones."""
+        """Wait for running writes, and refuse new ones."""
         with self._state:
             self._closed = True
             self._state.wait_for(lambda: not self._busy)
@@ -304,9 +303,8 @@ def create_ggufs(
 ) -> Iterator[list[OpenGguf]]:
     """Create several GGUF files, which appear when all are complete, the first last.
 
-    Until that is there, no one can take the others for a whole set. Rows are written within the block; if it raises
-    anything, or a row is missing, nothing appears and older files stay as they were.
-    Raises an error at once where a file may not be written (see `files.atomic`), or has too little room.
+    Rows are written in the block. If it raises, or a row is missing, nothing appears and older files stay as they were.
+    Raises an error at once if a file may not be written (see `io.atomic`), or if the disk has too little space.
     """
     with ExitStack() as stack:
         files, outputs = [], []

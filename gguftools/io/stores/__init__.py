@@ -1,1 +1,1 @@
-"""Stores: objects that URLs name, read by ranges, written in parts, never copied to this disk."""
+"""Read and write objects of stores by URL: ranges are read, parts are written, and nothing is copied to this disk."""

@@ -1,11 +1,11 @@
-"""Parts of files that are slow to reach, in blocks: fetched once for all threads, ahead of use, the last ones kept.
+"""Cache blocks of files that are slow to reach: each is fetched once for all threads, and ahead of use.
 
-Blocks follow the tensors. A large one has blocks of its own, so that tensors that lie beside it and are used much
-later (the gates of experts, between what goes up and what goes down) are not fetched with it; small ones share.
+Blocks follow the tensors. A large tensor has blocks of its own. So neighbours that are used much later, such as the
+gates of experts between up and down projections, are not fetched with it. Small tensors share blocks.
 
-None of fsspec's caches does this (as of 2026.9). Each belongs to one open file and is made for one reader: where four
-threads read the same 16 MB, `BlockCache`, `BackgroundBlockCache` and `ReadAheadCache` fetch 64 MB or more, since none
-waits for a block on its way. They fetch one block ahead at most, in blocks of one size.
+None of fsspec's caches does this (as of 2026.9). Each belongs to one open file with one reader. Where four threads read
+the same 16 MB, `BlockCache`, `BackgroundBlockCache` and `ReadAheadCache` fetch 64 MB or more, as none waits for a block
+that is under way. They fetch one block ahead at most, in blocks of one size.
 """
 
 import operator
@@ -33,10 +33,10 @@ Bytes = NDArray[np.uint8]
 
 
 class BlockCache:
-    """Blocks of several files.
+    """Cache blocks of several files.
 
-    fetch(file, begin, end): those bytes, read-only; called from several threads. What it raises when it gives up, all
-    reading raises from then on.
+    fetch(file, begin, end): returns these bytes, read-only; called from several threads. After an error of it, all
+    reads raise that error.
     """
 
     def __init__(self, fetch: Callable[[str, int, int], Bytes], kept: int = KEPT) -> None:
@@ -48,7 +48,10 @@ class BlockCache:
         self._blocks: OrderedDict[tuple[str, int, int], Future[Bytes]] = OrderedDict()
 
     def reader(self, file: str, starts: Sequence[int]) -> Callable[[int, int], Bytes]:
-        """How bytes begin … end of a file are read, whose tensors start at these offsets; the last is the end."""
+        """Return the function read(begin, end) of a file.
+
+        starts: ascending offsets at which its tensors start; the last one is the end of the file.
+        """
         edges, borders = cut(starts), frozenset(starts)
 
         def read(begin: int, end: int) -> Bytes:
@@ -63,16 +66,16 @@ class BlockCache:
         return read
 
     def _block(self, file: str, edges: Sequence[int], borders: frozenset[int], i: int) -> Bytes:
-        """Block i, which may have to be waited for. Those that follow it in the same tensor are on their way then."""
+        """Return block i, after waiting for it if needed; request the next blocks of the same tensor."""
         with self._lock:
-            found = self._request(file, edges[i], edges[i + 1])
+            block = self._request(file, edges[i], edges[i + 1])
             for j in range(i + 1, min(i + 1 + AHEAD, len(edges) - 1)):
                 if edges[j] in borders:
                     break
                 self._request(file, edges[j], edges[j + 1])
             while len(self._blocks) > self._kept:
                 self._blocks.popitem(last=False)
-        return found.result()
+        return block.result()
 
     def _request(self, file: str, begin: int, end: int) -> Future[Bytes]:
         key = file, begin, end
@@ -92,9 +95,7 @@ class BlockCache:
 
 
 class Edges(Sequence[int]):
-    """Offsets, ascending, as ranges of them: a file may claim more bytes than there is memory for an offset of each
-    block.
-    """
+    """Hold ascending offsets as ranges: a file may claim more bytes than memory could hold an offset per block for."""
 
     def __init__(self, first: int) -> None:
         self._ranges, self._numbers, self._count = [range(first, first + 1)], [0], 1
@@ -122,7 +123,10 @@ class Edges(Sequence[int]):
 
 
 def cut(starts: Sequence[int]) -> Edges:
-    """Where blocks begin, and the end, for tensors that start at these offsets; the last is the end."""
+    """Return where blocks begin, and the end.
+
+    starts: ascending offsets at which tensors start; the last one is the end.
+    """
     edges = Edges(starts[0])
     for begin, end in pairwise(starts):
         is_large = end - begin >= OWN_BLOCKS

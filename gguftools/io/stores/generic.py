@@ -1,7 +1,7 @@
-"""Any file system of fsspec: ranges of its files, and files written from start to end.
+"""Read and write any file system of fsspec: ranges of files, and files written from start to end.
 
-Writing is fsspec's own, with its multipart uploads. Reading asks for ranges (`cat_file`), as fsspec's files have one
-position for all threads. What breaks off is tried again here, since file systems differ in what they try.
+fsspec writes, with its multipart uploads. Reads ask for ranges (`cat_file`), because fsspec's files have one position
+for all threads. Failed requests are repeated here, as file systems differ in what they repeat.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from quants.errors import FileError
 
 from .path import StorePath, first_line
-from .trying import PASSING, Bytes, PassingError, gathered, tried
+from .retries import TRANSIENT, Bytes, TransientError, receive_all, retried
 
 # What a file system says of a version: the first of these that it has, beside the size.
 VERSIONS = (
@@ -37,25 +37,28 @@ PART = 16 << 20
 STEP = 8 << 20  # bytes that are asked for at a time
 DIRECT = ("gs", "az", "abfs", "abfss")  # an object has its name there when its file is closed, and not before
 
-NOT_PASSING = (FileExistsError, IsADirectoryError, NotADirectoryError, NotImplementedError, TypeError, ValueError)
+PERMANENT = (FileExistsError, IsADirectoryError, NotADirectoryError, NotImplementedError, TypeError, ValueError)
 
 T = TypeVar("T")
 
 
 def ask(path: StorePath, call: Callable[[], T], absent: T | None = None) -> T:
-    """What a library's call returns; absent: what a missing object is. Raises PassingError, FileError."""
+    """Call a library, and turn its errors into TransientError or FileError.
+
+    absent: returned where there is no such object; without it, FileError is raised.
+    """
     try:
         return call()
     except FileNotFoundError:
         if absent is not None:
             return absent
-        told: Exception = FileError(f"there is no object {path}")
+        failure: Exception = FileError(f"there is no object {path}")
     except PermissionError as error:
-        told = FileError(f"{path}: the store refuses: {first_line(error)}", hint="check the credentials and rights")
-    except (FileError, PassingError):
+        failure = FileError(f"{path}: the store refuses: {first_line(error)}", hint="check the credentials and rights")
+    except (FileError, TransientError):
         raise
-    except NOT_PASSING as error:
-        told = FileError(f"{path}: the store does not do that: {first_line(error)}")
+    except PERMANENT as error:
+        failure = FileError(f"{path}: the store does not do that: {first_line(error)}")
     except Exception as error:  # of any library
         response = getattr(error, "response", None)
         status = next(
@@ -66,33 +69,33 @@ def ask(path: StorePath, call: Callable[[], T], absent: T | None = None) -> T:
             ),
             0,
         )
-        said = first_line(error)
-        if status and status not in PASSING:
-            told = FileError(f"{path}: the store answers with status {status}: {said}")
+        text = first_line(error)
+        if status and status not in TRANSIENT:
+            failure = FileError(f"{path}: the store answers with status {status}: {text}")
         else:
-            told = PassingError(f"{type(error).__name__}: {said}" if said != type(error).__name__ else said)
-    raise told  # here, so that a traceback does not show what libraries say
+            failure = TransientError(f"{type(error).__name__}: {text}" if text != type(error).__name__ else text)
+    raise failure  # here, so that a traceback does not show what libraries say
 
 
 def stat(fs: Any, path: StorePath) -> dict[str, Any] | None:
-    """What a file system says of a file, None where there is none. Raises FileError."""
+    """Return fsspec's info of a file, or None if there is none. Raises FileError."""
 
     def look() -> dict[str, Any]:
         fs.invalidate_cache()
         return fs.info(path.url)  # type: ignore[no-any-return]
 
     nothing: dict[str, Any] = {}
-    found = tried(f"{path} cannot be reached", lambda: ask(path, look, nothing), is_first=True)
-    return found if found and found.get("type") != "directory" else None
+    info = retried(f"{path} cannot be reached", lambda: ask(path, look, nothing), is_first=True)
+    return info if info and info.get("type") != "directory" else None
 
 
 def version_of(info: dict[str, Any]) -> str:
-    """What tells an object from the one that was there before."""
+    """Return what identifies the version of an object: the first entry of VERSIONS that its info has, else ""."""
     return next((str(info[key]) for key in VERSIONS if info.get(key)), "")
 
 
 class StoredFile:
-    """A file as it is when this is made; see `store.open_object`."""
+    """Read one version of a file: the current one; see `store.StoredObject`."""
 
     def __init__(self, fs: Any, path: StorePath) -> None:
         self._fs, self._path = fs, path
@@ -105,7 +108,7 @@ class StoredFile:
         self.size, self.version = size, version_of(info)
 
     def fetch(self, begin: int, end: int) -> Bytes:
-        """Bytes of it. Raises FileError."""
+        """Return bytes begin … end, uint8. Raises FileError."""
 
         def receive(position: int, got: bytearray) -> None:
             stop = min(position + STEP, end)
@@ -115,7 +118,7 @@ class StoredFile:
                 raise FileError(problem, hint="fetch it, and name the file on this disk")
             got += data
 
-        return gathered(str(self._path), begin, end, receive)
+        return receive_all(str(self._path), begin, end, receive)
 
     def _read(self, begin: int, end: int) -> bytes:
         if getattr(self._fs, "async_impl", False):
@@ -133,14 +136,14 @@ class StoredFile:
 
 
 def part_bytes(total: int) -> int:
-    """Bytes that are written at a time of a file that will have `total`."""
+    """Return the bytes of a part, for a file of `total` bytes."""
     return max(PART, -(-total // 9_000))
 
 
 class FileUpload:
-    """A file that is written from start to end, and has its name when it is whole.
+    """Write a file from start to end; see `store.Upload`. It gets its name when it is complete.
 
-    Where a file system shows files while they are written, it has another name until then.
+    Where a file system shows files while they are written, it has a temporary name until then.
     """
 
     connections = 1
@@ -152,22 +155,24 @@ class FileUpload:
         is_direct = path.scheme in DIRECT
         self._named = path if is_direct else path.with_name(f".{path.name[:32]}.{secrets.token_hex(6)}.partial")
         what = f"{path} cannot be written"
-        self._file = tried(what, lambda: ask(path, lambda: fs.open(self._named.url, "wb", block_size=self.part_bytes)))
+        self._file = retried(
+            what, lambda: ask(path, lambda: fs.open(self._named.url, "wb", block_size=self.part_bytes))
+        )
 
     def put(self, number: int, data: memoryview) -> None:
-        """Write part `number`, the one behind the last. Raises FileError."""
+        """Write part `number`, which follows the last one. Raises FileError."""
         try:  # not tried again here: part of it may be written; file systems try again by themselves
             ask(self.path, lambda: self._file.write(data))
-        except PassingError as error:
-            told = str(error)
+        except TransientError as error:
+            reason = str(error)
         else:
             return
-        raise FileError(f"{self.path} cannot be written: {told}") from PassingError(told)
+        raise FileError(f"{self.path} cannot be written: {reason}") from TransientError(reason)
 
     def commit(self) -> None:
-        """Give it its name. Raises FileError where another program was faster."""
-        found = stat(self._fs, self.path)
-        if (version_of(found) if found else None) != self._replaced:
+        """Give the file its name. Raises FileError if another program wrote that name."""
+        info = stat(self._fs, self.path)
+        if (version_of(info) if info else None) != self._replaced:
             if self._replaced is None:
                 hint = "another program wrote it meanwhile; pass --overwrite to replace it"
                 raise FileError(f"{self.path} already exists", hint)
@@ -176,8 +181,8 @@ class FileUpload:
             ask(self.path, self._file.close)
             if self._named != self.path:
                 ask(self.path, lambda: self._fs.mv(self._named.url, self.path.url))
-        except PassingError as error:
-            raise FileError(f"{self.path} cannot be written: {error}") from PassingError(str(error))
+        except TransientError as error:
+            raise FileError(f"{self.path} cannot be written: {error}") from TransientError(str(error))
         stored = stat(self._fs, self.path)
         if stored is None or stored.get("size") != self._total:
             raise FileError(f"{self.path} is not what was written: another program replaced it", hint="run it again")
@@ -200,8 +205,8 @@ class FileUpload:
         Raises FileError where another program replaced it.
         """
         if self._replaced is not None:
-            found = stat(self._fs, self.path)
-            if found is not None and version_of(found) != self._replaced:
+            info = stat(self._fs, self.path)
+            if info is not None and version_of(info) != self._replaced:
                 raise FileError(f"{self.path} was replaced by another program meanwhile", hint="run it again")
             remove(self._fs, self.path)
             self._replaced = None
@@ -216,7 +221,7 @@ class FileUpload:
 def remove(fs: Any, path: StorePath) -> None:
     """Remove a file, if it is there. Raises FileError."""
     if stat(fs, path) is not None:
-        tried(f"{path} cannot be removed", lambda: ask(path, lambda: fs.rm_file(path.url)))
+        retried(f"{path} cannot be removed", lambda: ask(path, lambda: fs.rm_file(path.url)))
 
 
 def listed(fs: Any, path: StorePath) -> list[tuple[str, int | None]]:
@@ -226,9 +231,9 @@ def listed(fs: Any, path: StorePath) -> list[tuple[str, int | None]]:
         fs.invalidate_cache()
         return fs.ls(path.url, detail=True)  # type: ignore[no-any-return]
 
-    found = []
-    for entry in tried(f"{path} cannot be listed", lambda: ask(path, look)):
+    entries = []
+    for entry in retried(f"{path} cannot be listed", lambda: ask(path, look)):
         name = str(entry.get("name", "")).rstrip("/").rpartition("/")[2]
         is_folder = entry.get("type") == "directory"
-        found.append((name, None if is_folder else int(entry.get("size") or 0)))
-    return [each for each in found if each[0]]
+        entries.append((name, None if is_folder else int(entry.get("size") or 0)))
+    return [each for each in entries if each[0]]

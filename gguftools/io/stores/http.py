@@ -1,6 +1,6 @@
-"""Ranges of files that are read over HTTP, with the client that huggingface_hub uses.
+"""Read ranges of files over HTTP, with the client of huggingface_hub.
 
-What a server answers is checked against what was asked: it may be broken, or not the server that it should be.
+Answers are checked against the request: the server may be broken, or be a proxy that answers in its place.
 """
 
 import base64
@@ -23,7 +23,7 @@ from huggingface_hub.utils import build_hf_headers, get_session
 from quants.errors import FileError
 
 from .path import StorePath, first_line
-from .trying import LEAST_BYTES, PASSING, SLOW_TRY, Bytes, PassingError, gathered
+from .retries import MIN_BYTES, SLOW_TRY, TRANSIENT, Bytes, TransientError, receive_all
 
 CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 # What a request raises where the connection fails: the base class of the HTTP client in use (httpx, requests before).
@@ -32,11 +32,11 @@ NETWORK_ERRORS = (OSError, *HfHubHTTPError.__bases__)
 
 @dataclass
 class WebFile:
-    """A file behind an address.
+    """Describe a file at an address.
 
-    name, file: what messages call the place and the file in it. size: -1 until somebody says. token: whether the
-    hub's goes with requests. headers: more of them. refused(status): what 401 and 403 mean. version: the entity tag,
-    which must be that of all its answers; dated: without one, the date of change.
+    name, file: the place and the file in it, for messages. size: -1 until an answer gives it. token: send the hub's
+    token. headers: sent with each request. refused(status): the error for 401 and 403. version: the entity tag that all
+    answers must have; dated: without a tag, the date of change.
     """
 
     name: str
@@ -50,30 +50,33 @@ class WebFile:
     dated: bool = False
 
     def fetch(self, begin: int, end: int, is_first: bool = False) -> Bytes:
-        """Bytes of it. A broken connection is made anew, and goes on where it broke. Raises FileError."""
+        """Return bytes begin … end, uint8.
+
+        After a broken connection, continue at the byte where it broke. Raises FileError.
+        """
         versions = {self.version}
 
         def receive(position: int, got: bytearray) -> None:
             try:
                 self._receive(position, end, got, versions)
-            except PassingError:
+            except TransientError:
                 raise
             except NETWORK_ERRORS as error:
-                trouble = PassingError(first_line(error))
+                trouble = TransientError(first_line(error))
             else:
                 return
             raise trouble  # here, so that what the client says does not come along
 
-        return gathered(f"{self.name}: {self.file}", begin, end, receive, is_first)
+        return receive_all(f"{self.name}: {self.file}", begin, end, receive, is_first)
 
     def _receive(self, begin: int, end: int, got: bytearray, versions: set[str]) -> None:
-        """Append bytes begin … end to `got`, as many as come. versions: of this file's answers so far."""
+        """Append bytes begin … end to `got`, as many as come. versions: those of this file's answers so far."""
         condition = {"If-Match": self.version} if self.version.startswith('"') else {}
         with request(self.url, f"bytes={begin}-{end - 1}", self.token, self.headers | condition) as response:
             status = response.status_code
-            if status in PASSING:
+            if status in TRANSIENT:
                 wait = response.headers.get("retry-after") or ""
-                raise PassingError(f"status {status}", float(wait) if wait.isdecimal() else None)
+                raise TransientError(f"status {status}", float(wait) if wait.isdecimal() else None)
             if status in (401, 403) and self.refused is not None:
                 raise self.refused(status)
             if status == 412:
@@ -99,7 +102,7 @@ class WebFile:
         return FileError(f"{self.name}: {self.file} was replaced by another while it was read", hint="try again")
 
     def _check_part(self, begin: int, end: int, headers: Any, status: int) -> None:
-        """Refuse other bytes than bytes begin … end, and those of a file of another size."""
+        """Raise FileError for other bytes than begin … end, or for a file of another size."""
         where = f"{self.name}: the server answers otherwise than asked for bytes {begin} to {end - 1} of {self.file}:"
         hint = "a proxy or a mirror may be at fault: try without, or download it"
         if headers.get("content-encoding", "identity").lower() != "identity":
@@ -120,13 +123,13 @@ class WebFile:
 
 
 def version_of(headers: Any, dated: bool = False) -> str:
-    """The entity tag of an answer; else, if that tells, the date of change; else ""."""
-    found: str = headers.get("etag", "W/").removeprefix("W/")
-    return found or (headers.get("last-modified", "") if dated else "")
+    """Return the entity tag of an answer; without one and if `dated`, the date of change; else ""."""
+    tag: str = headers.get("etag", "W/").removeprefix("W/")
+    return tag or (headers.get("last-modified", "") if dated else "")
 
 
 def open_web(path: StorePath) -> WebFile:
-    """A file at an http or https address: that it is there, its size and its version. Raises FileError."""
+    """Open a file at an http or https address: check that it exists, get its size and version. Raises FileError."""
     split = urlsplit(path.url)
     headers = {}
     if split.username is not None:
@@ -151,17 +154,17 @@ def timeout() -> float:
     return float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
 
 
-def _too_slow() -> PassingError:
-    return PassingError(f"less than {LEAST_BYTES} bytes in {timeout():g} s", 0.0, SLOW_TRY)
+def _too_slow() -> TransientError:
+    return TransientError(f"less than {MIN_BYTES} bytes in {timeout():g} s", 0.0, SLOW_TRY)
 
 
 @contextmanager
 def request(
     url: str, byte_range: str | None = None, token: bool = False, headers: dict[str, str] | None = None
 ) -> Iterator[Any]:
-    """A response whose body is still to be read, from the client that huggingface_hub uses.
+    """Send a GET request with the client of huggingface_hub; yield the response before its body is read.
 
-    token: whether the hub's goes along. The client follows redirections, to another host without it.
+    token: send the hub's token. The client follows redirections, to other hosts without the token.
     """
     sent = build_hf_headers(library_name="gguftools", token=None if token else False) | (headers or {})
     sent |= {"Accept-Encoding": "identity"} | ({"Range": byte_range} if byte_range else {})
@@ -176,7 +179,7 @@ def request(
 
 
 def _begun(asked: AbstractContextManager[Any]) -> Any:
-    """The response, once its head has come. The client's own timeout begins anew with every byte of it."""
+    """Return the response once its head has come. The client's own timeout restarts with every byte."""
     future = Future[Any]()
 
     def begin() -> None:
@@ -193,12 +196,12 @@ def _begun(asked: AbstractContextManager[Any]) -> Any:
 
 
 def steadily(response: Any) -> Iterator[bytes]:
-    """The pieces of a body. Raises an error where next to nothing comes."""
+    """Yield the chunks of a body. Raises TransientError if fewer than MIN_BYTES come within the timeout."""
     begun, got = time.monotonic(), 0
     for chunk in response.iter_bytes() if hasattr(response, "iter_bytes") else response.iter_content(1 << 14):
         yield chunk
         got += len(chunk)
         if time.monotonic() - begun > timeout():
-            if got < LEAST_BYTES:
+            if got < MIN_BYTES:
                 raise _too_slow()
             begun, got = time.monotonic(), 0

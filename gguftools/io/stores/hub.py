@@ -1,6 +1,6 @@
-"""Repositories of the Hugging Face hub, one commit of each: what is in them, and ranges of it.
+"""Read repositories of the Hugging Face hub at one commit: list files, and read ranges of them.
 
-Token, endpoint and proxies are those that huggingface_hub finds: HF_TOKEN or the saved login, HF_ENDPOINT, HTTPS_PROXY.
+Token, endpoint and proxies are those of huggingface_hub: HF_TOKEN or the saved login, HF_ENDPOINT, HTTPS_PROXY.
 """
 
 import os
@@ -18,7 +18,7 @@ from quants.errors import FileError
 
 from .http import NETWORK_ERRORS, WebFile, request, steadily
 from .path import SCHEME, first_line
-from .trying import Bytes
+from .retries import Bytes
 
 COMMIT = re.compile(r"\w[\w.-]{0,63}")
 NAME = re.compile(r"hf://(\w[\w.-]*)/(\w[\w.-]*?)/?(?:@(.+))?")
@@ -32,9 +32,10 @@ MAX_ANSWER = 64 << 20  # bytes of what the hub says about a model
 
 @dataclass(frozen=True)
 class Repository:
-    """One commit of a model's repository. name: as the user wrote it. sizes: of the files that were listed.
+    """Describe one commit of a model's repository.
 
-    digests: SHA-256 of those that the hub says it of, as it keeps large files under that name.
+    name: as the user wrote it. sizes: bytes of the files listed so far. digests: SHA-256 of those that the hub gives it
+    for, which are the large files.
     """
 
     name: str
@@ -51,45 +52,48 @@ class Repository:
 
     @property
     def folders(self) -> tuple[str, str]:
-        """What a folder of it would be called, and the one around that."""
+        """Return the names that a local copy's parent folder and folder get."""
         return self.org, self.model
 
     @property
     def identity(self) -> tuple[str, str]:
-        """What decides its values, and how it is called."""
+        """Return name and commit, which decide the values of all files."""
         return self.name, self.commit
 
     def url(self, file: str) -> str:
         return f"{self.endpoint}/{self.repo}/resolve/{quote(self.commit)}/{quote(file)}"
 
     def listing(self, folder: str = "") -> dict[str, int | None]:
-        """Sizes of what is in a folder of it, by name, None for folders. Raises FileError for what cannot be there."""
+        """List a folder: file name → bytes, folder name → None.
+
+        Raises FileError for entries that no repository can have.
+        """
         url = f"{self.endpoint}/api/models/{self.repo}/tree/{quote(self.commit)}/{quote(folder)}".rstrip("/")
-        found: dict[str, int | None] = {}
+        sizes: dict[str, int | None] = {}
         for _ in range(MAX_PAGES):
             entries, url = _ask(self.name, self.endpoint, url)
             for entry in entries if isinstance(entries, list) else [entries]:
                 known = entry if isinstance(entry, dict) else {}
-                path, kind, size = known.get("path"), known.get("type"), known.get("size")
-                is_file = kind == "file" and type(size) is int and 0 <= size <= MAX_SIZE
-                if not isinstance(path, str) or not (is_file or kind == "directory"):
+                path, entry_type, size = known.get("path"), known.get("type"), known.get("size")
+                is_file = entry_type == "file" and type(size) is int and 0 <= size <= MAX_SIZE
+                if not isinstance(path, str) or not (is_file or entry_type == "directory"):
                     what = f"{entry!r:.200}; a path, its type and a size were expected"
                     raise FileError(f"{self.name}: the hub lists {what}")
                 name, size = path.rpartition("/")[2], size if is_file else None
                 if not PLAIN_NAME.fullmatch(name) or name in (".", ".."):
                     raise FileError(f"{self.name} has a file of the name {name!r:.100}")
-                found[name] = size
+                sizes[name] = size
                 if size is not None:
                     self.sizes[f"{folder}/{name}" if folder else name] = size
                     large = known.get("lfs")
                     if isinstance(large, dict) and SHA256.fullmatch(str(large.get("oid"))):
                         self.digests[f"{folder}/{name}" if folder else name] = str(large["oid"])
             if not url:
-                return found
+                return sizes
         raise FileError(f"{self.name}: {self.endpoint} lists files without end")
 
     def file(self, name: str) -> WebFile:
-        """A file that is in it, or that would be."""
+        """Return a file of the repository by name, without a check that it exists."""
         return WebFile(
             self.name,
             name,
@@ -100,7 +104,10 @@ class Repository:
         )
 
     def fetch(self, file: str, begin: int, end: int) -> Bytes:
-        """Bytes of a file. A broken connection is made anew, and goes on where it broke. Raises FileError."""
+        """Return bytes begin … end of a file, uint8.
+
+        After a broken connection, continue where it broke. Raises FileError.
+        """
         return self.file(file).fetch(begin, end)
 
     def hint_for_pickle(self) -> str:
@@ -108,7 +115,7 @@ class Repository:
 
 
 def connect(name: str) -> Repository:
-    """The repository of a name, at the commit that its revision is now. Raises FileError."""
+    """Resolve hf://ORG/MODEL[@REVISION] to a repository at its current commit. Raises FileError."""
     match = NAME.fullmatch(name)
     if match is None:
         raise FileError(f"{name} does not name a model", hint="write hf://ORG/MODEL, or hf://ORG/MODEL@REVISION")
@@ -127,7 +134,7 @@ def connect(name: str) -> Repository:
 
 
 def _ask(name: str, endpoint: str, url: str) -> tuple[Any, str]:
-    """What the hub says (JSON), and the address at which it goes on, "" if it does not. Raises FileError."""
+    """Return the JSON of the hub's answer and the URL of the next page, or "". Raises FileError."""
     text = bytearray()
     try:
         with request(url, token=url.startswith(f"{endpoint}/")) as response:
@@ -148,7 +155,7 @@ def _ask(name: str, endpoint: str, url: str) -> tuple[Any, str]:
 
 
 def _refused(name: str, endpoint: str, status: int, code: str | None) -> FileError:
-    """One line for a status that is no success. code: the hub's own word for it."""
+    """Return the error for a status that is not success. code: the hub's error code."""
     repository = name.removeprefix(SCHEME).partition("@")[0]
     if code == "GatedRepo" or status == 403:
         return restricted(name, endpoint, repository, status)
@@ -161,6 +168,6 @@ def _refused(name: str, endpoint: str, status: int, code: str | None) -> FileErr
 
 
 def restricted(name: str, endpoint: str, repository: str, status: int) -> FileError:
-    """What a model says whose terms were not accepted, or that is somebody else's."""
+    """Return the error for a model whose terms were not accepted, or that is private."""
     hint = f"accept the terms at {endpoint}/{repository}, then run `hf auth login` or set HF_TOKEN"
     return FileError(f"{name} may not be read: {endpoint} answers with status {status}", hint)

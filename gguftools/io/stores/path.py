@@ -1,13 +1,13 @@
-"""URLs as paths: what they name, what must not be in them, and what nobody must see of them.
+"""Treat URLs as paths.
 
-    s3://BUCKET/FOLDER/NAME.gguf      any object that fsspec has a file system for: s3, gs, az, memory, ...
-    https://HOST/PATH/NAME.gguf       a server that sends ranges
-    hf://ORG/MODEL[@REVISION]         a checkpoint on the hub; behind it /FILE.gguf: a GGUF file there
-    hf://buckets/ORG/BUCKET/...       a storage bucket of the hub
-    file:///FOLDER/NAME.gguf          the file
+s3://BUCKET/FOLDER/NAME.gguf      any scheme that fsspec has a file system for: s3, gs, az, memory, ...
+https://HOST/PATH/NAME.gguf       a server that sends ranges
+hf://ORG/MODEL[@REVISION]         a checkpoint on the hub; hf://ORG/MODEL/FILE.gguf: a GGUF file there
+hf://buckets/ORG/BUCKET/...       a storage bucket of the hub
+file:///FOLDER/NAME.gguf          a local file
 
-Parts of a program hand paths on, cut them and print them. So what opens a store (a user and a password, a signature
-in a query) is kept apart from the path, which is safe to print.
+Paths are passed on, cut and printed. So credentials (a user and a password, a signature in a query) are kept apart from
+the path, which is safe to print.
 """
 
 import os
@@ -67,7 +67,7 @@ _private: dict[str, str] = {}  # URLs with what opens them, by those without
 
 
 class StorePath(PosixPath):
-    """The URL of an object, or of a folder of objects, as a path. As a text it is the URL, without what opens it."""
+    """Represent the URL of an object, or of a folder of objects. Its text is the URL without credentials."""
 
     def __str__(self) -> str:
         scheme, slash, rest = super().__str__().partition(":/")
@@ -82,43 +82,48 @@ class StorePath(PosixPath):
 
     @property
     def url(self) -> str:
-        """With what opens it: for clients, never for messages."""
+        """Return the URL with credentials: for clients, never for messages."""
         return _private.get(str(self), str(self))
 
     @property
     def is_writable(self) -> bool:
-        """Whether objects are written there: not to web servers, nor to the hub, which wants a copy on disk first."""
+        """Return True if objects can be written there: not to web servers, nor to the hub, which wants a local copy
+        first.
+        """
         return self.scheme not in (*WEB, "hf")
 
     def resolve(self, strict: bool = False) -> "StorePath":
-        """Itself: there are no links in stores."""
+        """Return the path itself: stores have no links."""
         return self
 
     def absolute(self) -> "StorePath":
-        """Itself."""
+        """Return the path itself."""
         return self
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Raises FileNotFoundError: there is no such file on this disk."""
+        """Raise FileNotFoundError: there is no such local file."""
         raise FileNotFoundError(2, "is in a store", str(self))
 
     def is_below(self, folder: Path) -> bool:
-        """Whether it is in that folder of the same store."""
+        """Return True if the path is inside that folder of the same store."""
         return self != folder and self.parts[: len(folder.parts)] == folder.parts
 
 
 def located(path: PathLike) -> Path:
-    """A path; a StorePath of what names something in a store. Raises FileError for a URL that is a trick."""
+    """Return a Path, or a StorePath for a URL.
+
+    Raises FileError for a URL that could name something else than it shows.
+    """
     if isinstance(path, StorePath):
         return path
     text = os.fspath(path)
-    found = BEGINNING.match(text) if isinstance(text, str) else None
-    if found is None:
+    match = BEGINNING.match(text) if isinstance(text, str) else None
+    if match is None:
         return Path(path)
-    scheme = SAME.get(found[1].lower(), found[1].lower())
-    if scheme not in KNOWN and (not found[2] or isinstance(path, Path)):
+    scheme = SAME.get(match[1].lower(), match[1].lower())
+    if scheme not in KNOWN and (not match[2] or isinstance(path, Path)):
         return Path(path)
-    rest = text[found.end() :]
+    rest = text[match.end() :]
     if scheme == "file":
         return Path("/", rest.removeprefix("localhost/"))
     public = private = f"{scheme}://{rest}"
@@ -134,12 +139,12 @@ def located(path: PathLike) -> Path:
 
 
 def is_url(path: PathLike) -> bool:
-    """Whether it names something in a store. Raises FileError for a URL that is a trick."""
+    """Return True for the URL of a store. Raises FileError as `located`."""
     return isinstance(path, (str, os.PathLike)) and isinstance(located(path), StorePath)
 
 
 def _check(scheme: str, url: str) -> None:
-    """Raise FileError for what could name something else than it says; it is shown without what is private."""
+    """Raise FileError for a URL that could name something else than it shows. Messages contain no credentials."""
     rest = url.partition("://")[2].removesuffix("/")
     shown = ascii(redacted(url))[1:-1]
     if scheme not in WEB and "@" in rest.partition("/")[0]:
@@ -160,7 +165,7 @@ def _check(scheme: str, url: str) -> None:
 
 
 def redacted(text: object) -> str:
-    """A text, such as a library's error, on one line, without users, passwords, signatures and tokens."""
+    """Return a text, such as a library's error, on one line and without users, passwords, signatures and tokens."""
     line = " ".join(str(text).split())
     for public, private in _private.items():
         line = line.replace(private, public)
@@ -178,14 +183,14 @@ def redacted(text: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a library says, for a message: its first line, without what is private.
+    """Return the first line of a library's error, without credentials.
 
-    Of pydantic's errors, whose first line only counts them, the first one's place and message.
+    Of pydantic's errors, whose first line only counts them, return place and message of the first one.
     """
     lines = str(error).strip().splitlines()
     details = getattr(error, "errors", None)
     if callable(details) and lines and "validation error" in lines[0]:
-        found: dict[str, Any] = next(iter(details()), {})
-        place = ".".join(map(str, found.get("loc", ())))
-        lines = [": ".join(filter(None, (place, str(found.get("msg", "")) or lines[0])))]
+        detail: dict[str, Any] = next(iter(details()), {})
+        place = ".".join(map(str, detail.get("loc", ())))
+        lines = [": ".join(filter(None, (place, str(detail.get("msg", "")) or lines[0])))]
     return redacted(lines[0])[:300] if lines else type(error).__name__

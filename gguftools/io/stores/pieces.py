@@ -1,7 +1,7 @@
-"""Objects that are made of pieces of others: what the store copies by itself, and what is read and sent.
+"""Compose objects of ranges of other objects: the store copies what it can, the rest is read and sent.
 
-An upload is in parts, and all of them but the last must have 5 MiB. So where a range is copied next to bytes that are
-new, and these are fewer, some of the range is read and sent with them: as little of it as makes a part.
+All parts of an upload but the last must have 5 MiB. So where new bytes next to a copied range are fewer, some bytes of
+the range are read and sent with them: as few as make a part.
 """
 
 import threading
@@ -16,12 +16,12 @@ import numpy as np
 from quants.threads import started_pool
 
 from .path import StorePath
-from .trying import Bytes
+from .retries import Bytes
 
 MIB = 1 << 20
-LEAST = 5 * MIB  # bytes of a part that is not the last; an object has more where ranges of it are copied
-MOST_COPIED = 512 * MIB  # bytes of a part that the store copies: more are allowed, but answer late
-MOST_PARTS = 10_000
+MIN_PART = 5 * MIB  # bytes of a part that is not the last; an object has more where ranges of it are copied
+MAX_COPIED = 512 * MIB  # bytes of a part that the store copies: more are allowed, but answer late
+MAX_PARTS = 10_000
 STEP = 8 * MIB  # bytes that are asked for at a time
 COPIES = 8  # parts that the store copies at a time: nothing of them comes by here
 
@@ -29,13 +29,12 @@ NOTHING = np.empty(0, np.uint8)
 
 
 @dataclass(eq=False)
-class Original:
-    """What pieces are taken from: an object as it was when it was opened, a file on this disk, or what has no name.
+class ByteSource:
+    """Describe the source of pieces: an object as it was when it was opened, a local file, or bytes without a name.
 
-    path: its name, empty of bytes that are at hand or computed. size: in bytes. version: its entity tag, or what else
-    its store says, "" of what is in none.
-    fetch(begin, end): bytes of it, uint8. beginning: its first bytes, where they are at hand already.
-    fetched: bytes that were asked for so far.
+    path: empty for bytes in memory and computed bytes. size: in bytes. version: entity tag of an object, or another
+    mark of its store; else "". fetch(begin, end): returns these bytes, uint8. beginning: its first bytes, if they are
+    in memory already. fetched: bytes requested so far.
     """
 
     path: Path
@@ -55,7 +54,7 @@ class Original:
         return not self.is_stored and bool(self.path.name)
 
     def read(self, begin: int, end: int) -> Bytes:
-        """Bytes begin … end. Raises FileError, OSError."""
+        """Return bytes begin … end, uint8. Raises FileError, OSError."""
         known = self.beginning[begin:end]
         begin += len(known)
         if begin >= end:
@@ -67,37 +66,37 @@ class Original:
 
 
 class Piece(NamedTuple):
-    """Bytes of an object that is to be: `size` of another one from `begin` on."""
+    """Describe a range of an object to be: `size` bytes of an original from `begin` on."""
 
-    original: Original
+    original: ByteSource
     begin: int
     size: int
 
     def read(self) -> Iterator[Bytes]:
-        """Its bytes, STEP of them at a time. Raises FileError, OSError."""
+        """Yield its bytes, STEP at a time. Raises FileError, OSError."""
         end = self.begin + self.size
         for at in range(self.begin, end, STEP):
             yield self.original.read(at, min(at + STEP, end))
 
     def cut(self, size: int) -> "tuple[Piece, Piece]":
-        """Its first `size` bytes, and the rest."""
+        """Split after `size` bytes."""
         return self._replace(size=size), self._replace(begin=self.begin + size, size=self.size - size)
 
 
 def at_hand(data: bytes) -> Piece:
-    """Bytes that are nowhere else."""
+    """Return a piece of bytes in memory."""
     raw = np.frombuffer(data, np.uint8)
-    return Piece(Original(Path(), len(data), "", lambda begin, end: raw[begin:end]), 0, len(data))
+    return Piece(ByteSource(Path(), len(data), "", lambda begin, end: raw[begin:end]), 0, len(data))
 
 
 def zeros(size: int) -> Piece:
-    """Bytes that are 0."""
-    return Piece(Original(Path(), size, "", lambda begin, end: np.zeros(end - begin, np.uint8)), 0, size)
+    """Return a piece of zero bytes."""
+    return Piece(ByteSource(Path(), size, "", lambda begin, end: np.zeros(end - begin, np.uint8)), 0, size)
 
 
 @dataclass
 class Part:
-    """A part of an upload: one piece that the store copies, or pieces that are sent."""
+    """Hold a part of an upload: one piece that the store copies, or pieces that are sent."""
 
     pieces: list[Piece]
     is_copied: bool
@@ -109,7 +108,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What it costs to make objects of pieces, in bytes: read from stores, sent to them, copied within them."""
+    """Count bytes that are read from stores, sent to them and copied inside them."""
 
     read: int = 0
     sent: int = 0
@@ -119,12 +118,12 @@ class Traffic:
         return Traffic(self.read + other.read, self.sent + other.sent, self.copied + other.copied)
 
     def as_dict(self) -> dict[str, int]:
-        """What `--json` says of it."""
+        """Return the counts as `--json` prints them."""
         return {"read": self.read, "sent": self.sent, "copied": self.copied}
 
 
 def traffic_of(parts: Sequence[Part]) -> Traffic:
-    """What parts will cost. Bytes that are at hand already are not read."""
+    """Return the traffic of parts. Bytes in memory are not read."""
     sent = [part for part in parts if not part.is_copied]
     read = sum(
         max(0, piece.begin + piece.size - max(piece.begin, len(piece.original.beginning)))
@@ -137,29 +136,30 @@ def traffic_of(parts: Sequence[Part]) -> Traffic:
 
 def plan_parts(
     pieces: Iterable[Piece],
-    can_copy: Callable[[Original], bool],
+    can_copy: Callable[[ByteSource], bool],
     part_bytes: int,
-    least: int = LEAST,
-    most_parts: int = MOST_PARTS,
+    min_bytes: int = MIN_PART,
+    max_parts: int = MAX_PARTS,
 ) -> list[Part]:
-    """The parts of an object that is to be of these pieces, one after the other.
+    """Cut an object into the parts of an upload.
 
-    can_copy(original): whether the store copies ranges of it. part_bytes: of a part that is sent, about; 2 × least at
-    least. Where there would be more than `most_parts`, shorter ranges are sent, too.
+    pieces: the object's bytes, in order. can_copy(original): True if the store copies ranges of it. part_bytes: about,
+    of a part that is sent; at least 2 × min_bytes. With more than `max_parts` parts, short ranges are sent instead of
+    copied.
     """
     joined = list(_joined(pieces))
-    most_copied = max(MOST_COPIED, -(-sum(piece.size for piece in joined) // max(1, most_parts // 2)))
+    max_copied = max(MAX_COPIED, -(-sum(piece.size for piece in joined) // max(1, max_parts // 2)))
     while True:
-        segments = _bridged(_segments(joined, can_copy, least), least)
-        sent = max(part_bytes, 2 * least)
-        parts = [part for each in segments for part in _cut(each, most_copied if each.is_copied else sent)]
-        if len(parts) <= most_parts:
+        segments = _bridged(_segments(joined, can_copy, min_bytes), min_bytes)
+        sent = max(part_bytes, 2 * min_bytes)
+        parts = [part for each in segments for part in _cut(each, max_copied if each.is_copied else sent)]
+        if len(parts) <= max_parts:
             return parts
-        least *= 2
+        min_bytes *= 2
 
 
 def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Pieces that follow each other in the same object made one."""
+    """Join pieces that follow each other in one original."""
     last: Piece | None = None
     for piece in pieces:
         if not piece.size:
@@ -174,31 +174,31 @@ def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
         yield last
 
 
-def _segments(pieces: Sequence[Piece], can_copy: Callable[[Original], bool], least: int) -> list[Part]:
-    """What can be copied, and what is between."""
-    found: list[Part] = []
+def _segments(pieces: Sequence[Piece], can_copy: Callable[[ByteSource], bool], min_bytes: int) -> list[Part]:
+    """Group pieces into ranges that are copied and bytes between them that are sent."""
+    segments: list[Part] = []
     for number, piece in enumerate(pieces):
-        is_long = piece.size >= least or number == len(pieces) - 1
-        is_copied = is_long and piece.original.size > LEAST and can_copy(piece.original)
-        if found and not is_copied and not found[-1].is_copied:
-            found[-1].pieces.append(piece)
+        is_long = piece.size >= min_bytes or number == len(pieces) - 1
+        is_copied = is_long and piece.original.size > MIN_PART and can_copy(piece.original)
+        if segments and not is_copied and not segments[-1].is_copied:
+            segments[-1].pieces.append(piece)
         else:
-            found.append(Part([piece], is_copied))
-    return found
+            segments.append(Part([piece], is_copied))
+    return segments
 
 
-def _bridged(parts: list[Part], least: int) -> list[Part]:
-    """The same with parts that are sent filled up to what they must have, from those beside them."""
+def _bridged(parts: list[Part], min_bytes: int) -> list[Part]:
+    """Fill sent parts up to `min_bytes` from the copied parts next to them."""
     i = 0
     while i < len(parts) - 1:
-        missing = least - parts[i].size
+        missing = min_bytes - parts[i].size
         if parts[i].is_copied or missing <= 0:
             i += 1
             continue
         left, right = parts[i - 1] if i else None, parts[i + 1]
-        spare = max(left.size - least, 0) if left else 0
+        spare = max(left.size - min_bytes, 0) if left else 0
         is_last = i + 2 == len(parts)  # of the last part any number of bytes may be left
-        if spare + (right.size - 1 if is_last else right.size - least) >= missing:
+        if spare + (right.size - 1 if is_last else right.size - min_bytes) >= missing:
             if left and (taken := min(spare, missing)):
                 kept, moved = left.pieces[0].cut(left.size - taken)
                 left.pieces, missing = [kept], missing - taken
@@ -216,7 +216,7 @@ def _bridged(parts: list[Part], least: int) -> list[Part]:
 
 
 def _absorb(parts: list[Part], number: int) -> int:
-    """Send what would have been copied, with what is beside it; returns the number of the part that has it all."""
+    """Send a part that would have been copied, together with its sent neighbours; return the joined part's number."""
     first, last = number, number
     while first and not parts[first - 1].is_copied:
         first -= 1
@@ -226,9 +226,9 @@ def _absorb(parts: list[Part], number: int) -> int:
     return first
 
 
-def _cut(part: Part, most: int) -> Iterator[Part]:
-    """A part in about equal ones of `most` bytes at most."""
-    count = -(-part.size // most)
+def _cut(part: Part, max_bytes: int) -> Iterator[Part]:
+    """Cut a part into about equal ones of at most `max_bytes` bytes."""
+    count = -(-part.size // max_bytes)
     size, done, left = part.size, 0, list(_joined(part.pieces))
     for number in range(1, count + 1):
         wanted, taken = size * number // count - done, list[Piece]()
@@ -246,12 +246,12 @@ def _cut(part: Part, most: int) -> Iterator[Part]:
 def compose(
     upload: Any,
     pieces: Sequence[Piece],
-    can_copy: Callable[[Original], bool],
+    can_copy: Callable[[ByteSource], bool],
     progress: Callable[[int], None] | None = None,
 ) -> Traffic:
-    """Fill an upload (see `store.Upload`) with pieces, one after the other; progress(bytes that are there).
+    """Fill an upload (see `store.Upload`) with pieces, in order; call progress(bytes that are there).
 
-    Parts go over several connections, where the store takes them in any order. Raises FileError, OSError.
+    Parts go over several connections if the store takes them in any order. Raises FileError, OSError.
     """
     try:
         return _Composed(upload, plan_parts(pieces, can_copy, upload.part_bytes), progress).run()
@@ -261,7 +261,7 @@ def compose(
 
 
 class _Composed:
-    """An upload while its parts are sent and copied."""
+    """Send and copy the parts of an upload."""
 
     def __init__(self, upload: Any, parts: Sequence[Part], progress: Callable[[int], None] | None) -> None:
         self._upload, self._parts, self._progress = upload, parts, progress

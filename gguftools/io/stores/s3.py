@@ -1,15 +1,16 @@
-"""S3, by s3fs: ranges of one version of an object, and uploads in parts that can be taken up again.
+"""Read and write S3 through s3fs: ranges of one version of an object, and multipart uploads that can be resumed.
 
-Requests are s3fs's own calls, so credentials, regions and endpoints are found as it finds them. Beyond its files, these
-say which version of an object is read (If-Match), give a name only where it is free (If-None-Match), and know which
-parts of an upload are there already.
+Requests are s3fs's own calls, so credentials, regions and endpoints are configured as for s3fs. Beyond its files, these
+requests name the version to read (If-Match), take a name only if it is free (If-None-Match), and list the parts that an
+upload has already.
 
-Why not by the files of s3fs, or by obstore:
-- s3fs (2026.9) reads with If-Match, but compares no answer with the range that was asked for, and begins a range anew
-  when its connection breaks. It completes an upload with If-None-Match, never with If-Match, so that it would replace
-  what another program wrote meanwhile. It cannot take up an earlier upload, and copies whole objects alone.
-- obstore (0.12) has conditions only for an object that is sent in one request. Numbers of parts and the upload are
-  its own, so that nothing is taken up again, and it copies no ranges.
+Why not the files of s3fs, or obstore:
+
+- s3fs (2026.9) reads with If-Match, but does not compare an answer with the requested range, and restarts a range when
+  its connection breaks. It completes an upload with If-None-Match, never with If-Match, so it would replace what
+  another program wrote meanwhile. It cannot resume an upload, and copies whole objects only.
+- obstore (0.12) has conditions only for an object that is sent in one request. Part numbers and the upload's ID are
+  internal, so nothing can be resumed, and it copies no ranges.
 """
 
 import asyncio
@@ -23,67 +24,67 @@ from typing import Any, TypeVar
 from quants.errors import FileError
 
 from .path import StorePath, first_line
-from .trying import CUT_OFF, LEAST_BYTES, PASSING, SLOW_TRY, Bytes, PassingError, gathered, tried
+from .retries import CUT_OFF, MIN_BYTES, SLOW_TRY, TRANSIENT, Bytes, TransientError, receive_all, retried
 
 MARK = "gguftools"  # key of an object's metadata: what is to be in it
 TIMEOUT = 60.0  # seconds in which a part of an answer comes
 PIECE = 1 << 20
-MOST_PARTS = 10_000
-LEAST_PART = 16 << 20
+MAX_PARTS = 10_000
+MIN_PART = 16 << 20
 MIB = 1 << 20
 
 T = TypeVar("T")
 
 
 class Replaced(Exception):  # noqa: N818  # a condition of a request does not hold; who asked says what that means
-    """An object is not what a request said that it should be."""
+    """Report that a condition of a request does not hold: the object is another version."""
 
 
 class Absent(Exception):  # noqa: N818
-    """There is no such object, bucket or upload."""
+    """Report that there is no such object, bucket or upload."""
 
 
 def split_path(path: StorePath) -> tuple[str, str]:
-    """Bucket and key."""
+    """Return bucket and key."""
     return path.parts[1], "/".join(path.parts[2:])
 
 
 def ask(fs: Any, path: StorePath, request: Callable[[], Awaitable[T]]) -> T:
-    """The answer to a request. Raises PassingError, Replaced, Absent, or FileError for what will not change."""
+    """Return the answer to a request. Raises TransientError, Replaced, Absent, or FileError for permanent errors."""
     from fsspec.asyn import sync
 
     try:
         return sync(fs.loop, request)  # type: ignore[no-any-return]
-    except (FileError, PassingError):
+    except (FileError, TransientError):
         raise
     except Exception as error:  # of four libraries: what they raise is told apart by what the server answered
-        told = _meaning(path, error)
-    raise told  # here, so that a traceback does not show what libraries say
+        failure = _meaning(path, error)
+    raise failure  # here, so that a traceback does not show what libraries say
 
 
 def _meaning(path: StorePath, error: Exception) -> Exception:
     response = next((r for e in (error, error.__cause__) if isinstance(r := getattr(e, "response", None), dict)), {})
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    code, said = str(response.get("Error", {}).get("Code", "")), first_line(error)
+    code, text = str(response.get("Error", {}).get("Code", "")), first_line(error)
     names = {type(each).__name__ for each in (error, error.__cause__) if each is not None}
     if names & {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "TokenRetrievalError"}:
         hint = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; FSSPEC_S3_ANON=true for public buckets"
-        return FileError(f"{path} cannot be reached: {said}", hint)
+        return FileError(f"{path} cannot be reached: {text}", hint)
     if status == 412 or code in ("PreconditionFailed", "ConditionalRequestConflict"):
-        return Replaced(said)
+        return Replaced(text)
     if status == 404 or code.startswith("NoSuch"):
         return Absent(code if code.startswith("NoSuch") else "")
     if status in (401, 403):
-        return FileError(f"{path}: the store refuses with status {status}: {said}", "check the credentials and rights")
-    if status in PASSING or (not status and isinstance(error, (OSError, asyncio.TimeoutError))) or not status:
-        return PassingError(f"status {status}" if status else said)
+        return FileError(f"{path}: the store refuses with status {status}: {text}", "check the credentials and rights")
+    if status in TRANSIENT or (not status and isinstance(error, (OSError, asyncio.TimeoutError))) or not status:
+        return TransientError(f"status {status}" if status else text)
     if status == 501 or code == "NotImplemented":
-        return NotImplementedError(said)
-    return FileError(f"{path}: the store answers with status {status}: {said}")
+        return NotImplementedError(text)
+    return FileError(f"{path}: the store answers with status {status}: {text}")
 
 
 class S3Object:
-    """An object as it is when this is made; see `store.open_object`."""
+    """Read one version of an object: the current one; see `store.StoredObject`."""
 
     def __init__(self, fs: Any, path: StorePath) -> None:
         self._fs, self._path = fs, path
@@ -97,7 +98,7 @@ class S3Object:
         self._which |= {"VersionId": version} if version and version != "null" else {}
 
     def fetch(self, begin: int, end: int) -> Bytes:
-        """Bytes of it. Raises FileError, also where it was replaced by another."""
+        """Return bytes begin … end, uint8. Raises FileError, also if the object was replaced."""
 
         def receive(position: int, got: bytearray) -> None:
             async def request() -> None:
@@ -106,12 +107,12 @@ class S3Object:
             try:
                 ask(self._fs, self._path, request)
             except (Replaced, Absent):
-                found = "was replaced by another while it was read"
+                problem = "was replaced by another while it was read"
             else:
                 return
-            raise FileError(f"{self._path} {found}", hint="try again")
+            raise FileError(f"{self._path} {problem}", hint="try again")
 
-        return gathered(str(self._path), begin, end, receive)
+        return receive_all(str(self._path), begin, end, receive)
 
     async def _receive(self, begin: int, end: int, got: bytearray) -> None:
         wanted = len(got) + end - begin
@@ -134,15 +135,15 @@ class S3Object:
                     return
                 got += chunk
                 if time.monotonic() - begun > TIMEOUT:
-                    if len(got) - before < LEAST_BYTES:
-                        raise PassingError(f"less than {LEAST_BYTES} bytes in {TIMEOUT:g} s", 0.0, SLOW_TRY)
+                    if len(got) - before < MIN_BYTES:
+                        raise TransientError(f"less than {MIN_BYTES} bytes in {TIMEOUT:g} s", 0.0, SLOW_TRY)
                     begun, before = time.monotonic(), len(got)
         finally:
             body.close()
 
 
 def stat(fs: Any, path: StorePath) -> dict[str, Any] | None:
-    """What S3 says of an object, None where there is none. Raises FileError."""
+    """Return S3's HEAD of an object, or None if there is none. Raises FileError."""
     bucket, key = split_path(path)
 
     async def request() -> dict[str, Any]:
@@ -154,21 +155,21 @@ def stat(fs: Any, path: StorePath) -> dict[str, Any] | None:
         except Absent:
             return None
 
-    return tried(f"{path} cannot be reached", once, is_first=True)
+    return retried(f"{path} cannot be reached", once, is_first=True)
 
 
 def part_bytes(total: int) -> int:
-    """Bytes of a part: with as many parts as S3 takes at most, an object has `total`."""
-    needed = -(-total // MOST_PARTS)
-    return max(LEAST_PART, -(-needed // MIB) * MIB)
+    """Return the bytes of a part, so that `total` bytes need at most MAX_PARTS parts."""
+    needed = -(-total // MAX_PARTS)
+    return max(MIN_PART, -(-needed // MIB) * MIB)
 
 
 class S3Upload:
-    """An upload in parts; the object has its name when all are there.
+    """Upload an object in parts; it gets its name when all parts are there. See `store.Upload`.
 
-    mark: what will be in it, as a text. replaced: entity tag of the object that it may take the place of, None where
-    there must be none. resume: leave the parts of a run that ends early to the next, which finds them by a small object
-    NAME.partial.journal; have: numbers of those that are there. connections: that are used at a time.
+    mark: identifies the content, as a text. replaced: entity tag of the object that may be replaced; None if there must
+    be none. resume: keep the parts of an interrupted run for the next one, which finds them by a small object
+    NAME.partial.journal. have: numbers of the parts that are there. connections: used at a time.
     """
 
     connections = 4
@@ -210,10 +211,10 @@ class S3Upload:
 
         hint = CUT_OFF if self._resume else "check the connection; a run that is begun with --resume can be taken up"
         what = f"{self.path} cannot be written"
-        return tried(what, lambda: ask(self._fs, self.path, request), self.stopped, hint=hint)
+        return retried(what, lambda: ask(self._fs, self.path, request), self.stopped, hint=hint)
 
     def _earlier(self) -> str | None:
-        """The upload that an earlier run of the same began, whose parts are then known."""
+        """Return the ID of the upload that an earlier run of the same work began, and note its parts; else None."""
         try:
             note = json.loads(self._call("get_object", Key=self._journal)["Content"])
         except Absent:
@@ -231,13 +232,13 @@ class S3Upload:
         upload, after = note["upload"], 0
         try:
             while True:
-                found = self._call("list_parts", UploadId=upload, PartNumberMarker=after)
-                for part in found.get("Parts", ()):
+                page = self._call("list_parts", UploadId=upload, PartNumberMarker=after)
+                for part in page.get("Parts", ()):
                     if part["Size"] == self._length(part["PartNumber"] - 1):
                         self._tags[part["PartNumber"] - 1] = part["ETag"]
-                if not found.get("IsTruncated"):
+                if not page.get("IsTruncated"):
                     return str(upload)
-                after = int(found["NextPartNumberMarker"])
+                after = int(page["NextPartNumberMarker"])
         except Absent:  # a store forgets uploads after a while
             return None
 
@@ -255,14 +256,14 @@ class S3Upload:
         self._tags[number] = answer["ETag"]
 
     def forget(self) -> None:
-        """Send all parts anew."""
+        """Send all parts again."""
         self._tags.clear()
 
     def copy(self, number: int, source: StorePath, version: str, begin: int, end: int) -> None:
         """Let the store copy bytes begin … end of an object as part `number`.
 
-        version: entity tag that the object must still have. Raises FileError, NotImplementedError where the store
-        copies no ranges.
+        version: entity tag that the object must still have. Raises FileError; NotImplementedError if the store cannot
+        copy ranges.
         """
         bucket, key = split_path(source)
         arguments = {
@@ -275,17 +276,17 @@ class S3Upload:
         try:
             answer = self._call("upload_part_copy", **arguments)
         except Replaced:
-            found = f"{source} was replaced by another while it was copied"
+            problem = f"{source} was replaced by another while it was copied"
         except Absent as error:
             is_upload = "Upload" in str(error)
-            found = f"{self.path}: the upload is gone: another run ended it" if is_upload else f"{source} is gone"
+            problem = f"{self.path}: the upload is gone: another run ended it" if is_upload else f"{source} is gone"
         else:
             self._tags[number] = answer["CopyPartResult"]["ETag"]
             return
-        raise FileError(found, hint="run it again")
+        raise FileError(problem, hint="run it again")
 
     def commit(self) -> None:
-        """Give the object its name. Raises FileError where another program was faster."""
+        """Give the object its name. Raises FileError if another program wrote that name."""
         parts = [{"PartNumber": number + 1, "ETag": tag} for number, tag in sorted(self._tags.items())]
         arguments = {"UploadId": self._id, "MultipartUpload": {"Parts": parts}}
         condition = {"IfNoneMatch": "*"} if self._replaced is None else {"IfMatch": self._replaced}
@@ -306,14 +307,14 @@ class S3Upload:
         try:
             self._call("complete_multipart_upload", **arguments, **condition)
         except NotImplementedError:  # a store without conditions: a look before is the best there is
-            found = stat(self._fs, self.path)
-            if (found.get("ETag") if found else None) != self._replaced:
+            head = stat(self._fs, self.path)
+            if (head.get("ETag") if head else None) != self._replaced:
                 raise Replaced from None
             self._call("complete_multipart_upload", **arguments)
 
     def _is_there(self) -> bool:
-        found = stat(self._fs, self.path)
-        return bool(found and found["ContentLength"] == self._total and found["Metadata"].get(MARK) == self._mark)
+        head = stat(self._fs, self.path)
+        return bool(head and head["ContentLength"] == self._total and head["Metadata"].get(MARK) == self._mark)
 
     def _lost(self) -> FileError:
         if self._replaced is None:
@@ -322,7 +323,7 @@ class S3Upload:
         return FileError(f"{self.path} was replaced by another program meanwhile", hint="run it again")
 
     def abandon(self, keep: bool) -> None:
-        """Let go of the parts; keep: leave them to another run, if that was wanted."""
+        """End the upload; keep: leave its parts for a resumed run, if `resume`."""
         if keep and self._resume:
             return
         self.stopped.set()  # one try is enough: what is left then is ended by the bucket's own rule
@@ -334,41 +335,41 @@ class S3Upload:
             pass
 
     def make_way(self) -> None:
-        """Remove the object that this one replaces, so that nobody opens others of its set in the meantime.
+        """Remove the object that this one replaces, so that nobody opens the other shards of its set meanwhile.
 
-        Raises FileError where another program replaced it.
+        Raises FileError if another program replaced it.
         """
         if self._replaced is not None:
-            found = stat(self._fs, self.path)
-            if found is not None and found.get("ETag") != self._replaced:
+            head = stat(self._fs, self.path)
+            if head is not None and head.get("ETag") != self._replaced:
                 raise self._lost()
             with contextlib.suppress(Absent):
                 self._call("delete_object")
             self._replaced = None
 
     def withdraw(self) -> None:
-        """Remove the object again, if it replaced none: others that belong to it did not get their names."""
+        """Remove the object again, unless it replaced one: other objects of its set did not get their names."""
         if self._replaced is None and not self._resume:
             with contextlib.suppress(Absent, FileError):
                 self._call("delete_object")
 
 
 def remove(fs: Any, path: StorePath) -> None:
-    """Remove an object, if it is there. Raises FileError."""
+    """Remove an object, if there is one. Raises FileError."""
     bucket, key = split_path(path)
 
     async def request() -> None:
         await asyncio.wait_for(fs._call_s3("delete_object", Bucket=bucket, Key=key), TIMEOUT)
 
     with contextlib.suppress(Absent):
-        tried(f"{path} cannot be removed", lambda: ask(fs, path, request))
+        retried(f"{path} cannot be removed", lambda: ask(fs, path, request))
 
 
 def listed(fs: Any, path: StorePath) -> list[tuple[str, int | None]]:
-    """Name and bytes (None: a folder) of what is in a folder. Raises FileError."""
+    """List a folder: (name, bytes), or (name, None) for a folder. Raises FileError."""
     bucket, key = split_path(path)
     prefix = f"{key}/" if key else ""
-    found: list[tuple[str, int | None]] = []
+    entries: list[tuple[str, int | None]] = []
     token: dict[str, str] = {}
 
     async def request() -> Any:
@@ -377,11 +378,11 @@ def listed(fs: Any, path: StorePath) -> list[tuple[str, int | None]]:
 
     while True:
         try:
-            page = tried(f"{path} cannot be listed", lambda: ask(fs, path, request))
+            page = retried(f"{path} cannot be listed", lambda: ask(fs, path, request))
         except Absent:
             raise FileError(f"there is no bucket {bucket}, where {path} would be") from None
-        found += [(each["Prefix"][len(prefix) : -1], None) for each in page.get("CommonPrefixes", ())]
-        found += [(each["Key"][len(prefix) :], int(each["Size"])) for each in page.get("Contents", ())]
+        entries += [(each["Prefix"][len(prefix) : -1], None) for each in page.get("CommonPrefixes", ())]
+        entries += [(each["Key"][len(prefix) :], int(each["Size"])) for each in page.get("Contents", ())]
         if not page.get("IsTruncated"):
-            return [each for each in found if each[0]]
+            return [each for each in entries if each[0]]
         token = {"ContinuationToken": page["NextContinuationToken"]}

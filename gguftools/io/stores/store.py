@@ -1,4 +1,4 @@
-"""Which client reads and writes what a URL names."""
+"""Choose the client for a URL."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ from quants.errors import FileError
 
 from .block_cache import BlockCache
 from .path import WEB, StorePath, first_line
-from .trying import Bytes
+from .retries import Bytes
 
 INSTALL = 'pip install "gguftools[stores]"'
 HUB_FILE = re.compile(r"(hf://\w[\w.-]*/\w[\w.-]*(?:@(?:refs/(?:pr|convert)/)?[^/]+)?)/(.+)")
@@ -24,10 +24,10 @@ BUCKETS = "hf://buckets/"
 
 
 class StoredObject(Protocol):
-    """An object of a store, as it was when it was opened.
+    """Read one version of an object.
 
-    size: in bytes. version: what is another one when it is replaced. fetch(begin, end): bytes of it; it raises
-    FileError where they are not those of that version.
+    size: in bytes. version: changes when the object is replaced. fetch(begin, end): returns these bytes; raises
+    FileError if they are of another version.
     """
 
     @property
@@ -38,10 +38,10 @@ class StoredObject(Protocol):
 
 
 class Upload(Protocol):
-    """An object that is being written: parts of `part_bytes`, numbered from 0, of which `have` are there already.
+    """Write an object in parts of `part_bytes`, numbered from 0.
 
-    stopped: set when there is no use in further tries. connections: how many parts are sent at a time; with one, parts
-    are sent in their order.
+    have: parts that are there already. stopped: set when no request should be repeated. connections: parts sent at a
+    time; with one, parts are sent in order.
     """
 
     path: StorePath
@@ -58,33 +58,36 @@ class Upload(Protocol):
 
 
 def file_system(scheme: str) -> Any:
-    """fsspec's file system for URLs of a scheme. Raises FileError where it, or what it needs, is not installed."""
+    """Return fsspec's file system for a scheme.
+
+    Raises FileError if it, or a package that it needs, is not installed.
+    """
     return made_file_system(scheme, os.getpid())  # threads of it do not go along into a process that is forked
 
 
 @lru_cache
 def made_file_system(scheme: str, process: int) -> Any:
-    """The same, made once in a process."""
+    """Make the file system of `file_system`, once per process."""
     try:
         fsspec = import_module("fsspec")
     except ImportError:
         raise FileError(f"{scheme}:// needs fsspec, which is not installed", hint=INSTALL) from None
     try:
-        found = fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+        fs = fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
     except ImportError as error:
-        found = _by_obstore(fsspec, scheme)
-        if found is None:
+        fs = _by_obstore(fsspec, scheme)
+        if fs is None:
             hint = INSTALL if scheme == "s3" else {"gs": "pip install gcsfs", "az": "pip install adlfs"}.get(scheme)
             raise FileError(f"{scheme}:// needs a package that is not installed: {first_line(error)}", hint) from None
     except Exception as error:
         raise FileError(f"{scheme}:// cannot be opened: {first_line(error)}") from None
-    if type(found).__module__ == "s3fs.core":
-        found.retries = 1  # we try again ourselves, and say when that ends
-    return found
+    if type(fs).__module__ == "s3fs.core":
+        fs.retries = 1  # we try again ourselves, and say when that ends
+    return fs
 
 
 def _by_obstore(fsspec: Any, scheme: str) -> Any:
-    """The file system that obstore has for a scheme, None where it isn't installed."""
+    """Return obstore's file system for a scheme, or None if it isn't installed."""
     try:
         obstore = import_module("obstore.fsspec")
         obstore.register(scheme)
@@ -98,9 +101,9 @@ def _is_s3(fs: Any) -> bool:
 
 
 def open_object(path: StorePath, pinned: dict[str, Any] | None = None) -> StoredObject:
-    """An object to read, as it is now. Raises FileError where it is not there, or may not be read.
+    """Open the current version of an object for reading. Raises FileError if it does not exist or may not be read.
 
-    pinned: repositories of the hub by name, at a commit each; added to.
+    pinned: repositories of the hub by name, each at a commit; new ones are added.
     """
     if path.scheme in WEB:
         from .http import open_web  # here, because it imports much
@@ -119,13 +122,13 @@ def open_object(path: StorePath, pinned: dict[str, Any] | None = None) -> Stored
 
 
 def is_pinned(path: Path) -> bool:
-    """Whether it is a file of a repository of the hub: read at a commit, it cannot change."""
+    """Return True for a file of a hub repository: it is read at a commit, so it cannot change."""
     return isinstance(path, StorePath) and path.scheme == "hf" and not str(path).startswith(BUCKETS)
 
 
 @dataclass(frozen=True)
 class _OfCommit:
-    """A file of a commit, which is its version."""
+    """Read a file of a commit; the commit is its version."""
 
     size: int
     version: str
@@ -149,26 +152,26 @@ def _open_on_hub(path: StorePath, pinned: dict[str, Any]) -> _OfCommit:
 
 
 class Objects:
-    """Objects that are read together: each as it was when it was opened, blocks of all of them kept at one place."""
+    """Open objects that are read together, each at one version, with one block cache for all."""
 
     def __init__(self) -> None:
         self._pinned: dict[str, Any] = {}
-        self.found: dict[str, StoredObject] = {}
+        self.opened: dict[str, StoredObject] = {}
         self.blocks = BlockCache(self._fetch)
 
     def open(self, path: StorePath) -> StoredObject:
-        """Raises FileError where it is not there, or may not be read."""
-        return self.found.setdefault(str(path), open_object(path, self._pinned))
+        """Open an object, once. Raises FileError if it does not exist or may not be read."""
+        return self.opened.setdefault(str(path), open_object(path, self._pinned))
 
     def _fetch(self, name: str, begin: int, end: int) -> Bytes:
-        return self.found[name].fetch(begin, end)
+        return self.opened[name].fetch(begin, end)
 
 
 def version_now(path: StorePath) -> tuple[int, str] | None:
-    """Bytes and version of an object at this moment, None where there is none. Raises FileError."""
+    """Return size and version of an object, or None if there is none. Raises FileError."""
     if path.scheme in WEB:
-        found = open_object(path)
-        return found.size, found.version
+        web_file = open_object(path)
+        return web_file.size, web_file.version
     fs = file_system(path.scheme)
     if _is_s3(fs):
         from . import s3
@@ -182,7 +185,7 @@ def version_now(path: StorePath) -> tuple[int, str] | None:
 
 
 def listing(path: StorePath) -> list[tuple[str, int | None]]:
-    """Name and bytes (None: a folder) of what is in a folder of a store. Raises FileError."""
+    """List a folder of a store: (name, bytes), or (name, None) for a folder. Raises FileError."""
     if path.scheme in WEB:
         hint = "download it, and name the folder on this disk"
         raise FileError(f"{path}: web servers do not say what is in a folder", hint)
@@ -197,10 +200,11 @@ def listing(path: StorePath) -> list[tuple[str, int | None]]:
 
 
 def begin_upload(path: StorePath, total: int, mark: str, replaced: str | None, resume: bool) -> Upload:
-    """Begin to write an object. mark: a text that is the same for the same bytes, if an earlier run's are to be used.
+    """Begin to write an object.
 
-    replaced: version of the object that is there and is to be replaced, None where there must be none. resume: leave
-    parts behind for another run, where the store has such; see `can_resume`. Raises FileError.
+    total: its bytes. mark: the same text for the same content; used to resume. replaced: version of the object that is
+    to be replaced; None if there must be none. resume: keep the parts of an interrupted run, see `can_resume`. Raises
+    FileError.
     """
     fs = file_system(path.scheme)
     if _is_s3(fs):
@@ -213,7 +217,7 @@ def begin_upload(path: StorePath, total: int, mark: str, replaced: str | None, r
 
 
 def remove_object(path: StorePath) -> None:
-    """Remove an object, if it is there. Raises FileError."""
+    """Remove an object, if there is one. Raises FileError."""
     fs = file_system(path.scheme)
     if _is_s3(fs):
         from . import s3
@@ -226,13 +230,13 @@ def remove_object(path: StorePath) -> None:
 
 
 def copies_between(source: Path, target: StorePath) -> bool:
-    """Whether the target's store copies ranges of the source by itself. Raises FileError."""
+    """Return True if the target's store copies ranges of the source itself. Raises FileError."""
     same = isinstance(source, StorePath) and source.scheme == target.scheme
     return same and _is_s3(file_system(target.scheme))
 
 
 def sent_part_bytes(path: StorePath, total: int) -> int:
-    """Bytes of a part of an upload, as `begin_upload` would send it. Raises FileError."""
+    """Return the bytes of a part that `begin_upload` would send. Raises FileError."""
     if _is_s3(file_system(path.scheme)):
         from .s3 import part_bytes
 
@@ -243,7 +247,7 @@ def sent_part_bytes(path: StorePath, total: int) -> int:
 
 
 def holds(path: StorePath, total: int, mark: str) -> bool:
-    """Whether an object is what an upload with that mark made. Raises FileError."""
+    """Return True if an object is what an upload with that mark made. Raises FileError."""
     fs = file_system(path.scheme)
     if not _is_s3(fs):
         return False
@@ -253,8 +257,8 @@ def holds(path: StorePath, total: int, mark: str) -> bool:
     return bool(head and head["ContentLength"] == total and head.get("Metadata", {}).get(s3.MARK) == mark)
 
 
-class Whole:
-    """An object that an earlier run wrote: nothing is left to do."""
+class CompletedUpload:
+    """Stand for an upload that an earlier run completed."""
 
     connections = 1
     have = frozenset({0})
@@ -270,10 +274,10 @@ class Whole:
 
 
 def can_resume(path: StorePath) -> bool:
-    """Whether parts of an upload outlive the run that sent them."""
+    """Return True if the store keeps the parts of an interrupted upload."""
     return _is_s3(file_system(path.scheme))
 
 
 def state_of_object(size: int, version: str) -> tuple[int, int, int, int]:
-    """What `locks.state_of` says of a file, of an object."""
+    """Return the state of an object in the form of `locks.state_of`."""
     return 0, 0, size, int.from_bytes(hashlib.sha256(version.encode()).digest()[:7], "little")

@@ -1,8 +1,9 @@
-"""How likely drafted tokens stand, at every scored place of texts: one pass of the model and of all its drafts.
+"""Compute how likely drafted tokens are accepted at each scored position of texts: one pass of the model and its
+drafts.
 
-The texts are what is written: at each place the distributions of the model and of a draft are those after the same
-tokens, and a token drawn from the draft's stands with the probability sum of min(p, q), at every temperature. Of a
-draft looked up in the text, one token is proposed; it stands with its p.
+At each position the distributions of the model and of a draft follow the same tokens of the text. A token drawn from
+the draft's distribution is accepted with the probability sum of min(p, q), at each temperature. Prompt lookup proposes
+one token, which is accepted with its p.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,12 +38,12 @@ Progress = Callable[[int, int, float], None]  # windows done, of how many, mean 
 
 @dataclass
 class Acceptance:
-    """What was found of one draft: lists have an entry for each window, of n places.
+    """The acceptance of one draft; lists have an entry for each window, of n positions.
 
-    stands: float64 (n, temperatures), the chance that a token drafted there stands. agree: (n,), whether the likeliest
-    tokens are the same. Of looked-up drafts stands is 0 where nothing is drafted, and the others are what
-    `draft_figures.copied` needs: drafted, matched (n,), own, missed (n, temperatures). problem: why it is not measured
-    to the end.
+    stands: float64 (n, temperatures), the chance that a token drafted there is accepted. agree: (n,), whether the top
+    tokens are the same. For lookup, stands is 0 where nothing is drafted, and the other lists are the input of
+    `figures.lookup_chances`: drafted, matched (n,), own, missed (n, temperatures). problem: why the draft was not
+    measured to the end.
     """
 
     stands: list[Doubles] = field(default_factory=list)
@@ -55,18 +56,17 @@ class Acceptance:
 
 
 class DraftLogits(Protocol):
-    """What a draft says at scored places start … stop - 1 of a window: float32 (n, vocabulary)."""
+    """A draft's logits at scored positions start … stop - 1 of a window: float32 (n, vocabulary)."""
 
     def logits(self, window: int, start: int, stop: int) -> "Floats": ...
 
 
 @dataclass(frozen=True)
 class AcceptanceRun:
-    """A model and its drafts over windows.
+    """A model and its drafts on windows.
 
-    size: tokens of the model's vocabulary; what its matrix has beyond them is never drawn. drafts: by name. A draft's
-    tokens beyond its own matrix have probability 0. lookup: the name of a draft that is looked up in each window's
-    tokens, None for none.
+    size: tokens of the model's vocabulary; rows of its matrix beyond them are never drawn. drafts: by name; tokens
+    beyond a draft's own matrix have probability 0. lookup: the name of the prompt lookup, None for none.
     """
 
     windows: Sequence["Window"]
@@ -78,7 +78,10 @@ class AcceptanceRun:
     threads: int
 
     def run(self, progress: Progress | None = None) -> dict[str, Acceptance]:
-        """Raises ModelError where the model's own logits are not finite; of a draft that is its problem."""
+        """Return the acceptance of each draft by name.
+
+        Raises ModelError if the model's own logits are not finite; a draft's are its problem.
+        """
         names = [*self.drafts, *([] if self.lookup is None else [self.lookup])]
         results = {name: Acceptance() for name in names}
         first = results[names[0]]
@@ -120,7 +123,7 @@ class AcceptanceRun:
                 lookup.acceptance.agree[-1][start:stop] = lookup.first[start:stop] == likeliest
 
     def _of_draft(self, draft: DraftLogits, number: int, start: int, stop: int) -> "Floats":
-        """Return its logits over the model's vocabulary. Raises ModelError."""
+        """Return a draft's logits over the model's vocabulary. Raises ModelError."""
         logits = draft.logits(number, start, stop)[:, : self.size]
         check_finite(logits, f"logits of window {number + 1}")
         if logits.shape[1] < self.size:
@@ -129,7 +132,7 @@ class AcceptanceRun:
 
 
 class TemperedLogits:
-    """A model's distributions at a temperature: rows of logits (n, vocabulary). 0: the likeliest token is certain."""
+    """A model's distributions at a temperature, from logits (n, vocabulary). 0: the top token is certain."""
 
     def __init__(self, logits: "Floats", temperature: float, threads: int = 1) -> None:
         from runtime.evaluation.divergence import row_figures
@@ -142,7 +145,7 @@ class TemperedLogits:
             self.rows = row_figures(self.logits, np.zeros(len(logits), np.int64), threads)
 
     def overlap(self, logits: "Floats") -> Doubles:
-        """Sum of min(p, q) of each row, q being the other model's distribution at the same temperature: (n,)."""
+        """Return the sum of min(p, q) of each row, q being the other model's distribution at this temperature: (n,)."""
         from runtime.evaluation.divergence import VARIATION, compare
 
         other = TemperedLogits(logits, self.temperature, self.threads)
@@ -152,7 +155,7 @@ class TemperedLogits:
         return overlap.clip(0, 1)
 
     def probability(self, rows: "Ids", tokens: "Ids") -> Doubles:
-        """Of a token in a row, of each (n,): 0 for the token -1."""
+        """Return the probability of each token in its row, (n,); 0 for the token -1."""
         if self.temperature == 0:
             return np.where(tokens == self.likeliest[rows], 1.0, 0.0)
         own = self.logits[rows, np.maximum(tokens, 0)].astype(np.float64)
@@ -160,7 +163,7 @@ class TemperedLogits:
 
 
 class _LookupScores:
-    """What is looked up in a window, and what the model says of it. first: of each place the draft's first token."""
+    """Prompt lookup in a window, with the model's probabilities. first: the first drafted token of each position."""
 
     def __init__(self, window: "Window", acceptance: Acceptance, temperatures: int) -> None:
         drafts = lookup_drafts(window)
@@ -179,7 +182,7 @@ class _LookupScores:
         self._wrong = np.array(wrong, np.int64).reshape(-1, 3)
 
     def take(self, of: TemperedLogits, i: int, start: int, stop: int) -> None:
-        """What the model says at places start … stop - 1, at temperature number i."""
+        """Record the model's probabilities at positions start … stop - 1, at temperature number i."""
         acceptance, rows = self.acceptance, np.arange(stop - start)
         acceptance.stands[-1][start:stop, i] = of.probability(rows, self.first[start:stop])
         acceptance.own[-1][start:stop, i] = of.probability(rows, self.window.targets[start:stop])
@@ -188,14 +191,14 @@ class _LookupScores:
 
 
 class LookupDraft(NamedTuple):
-    """A draft that is found in a text: matched: how many of its tokens, from the first on, are those that follow."""
+    """A draft from the text. matched: how many of its tokens, from the first on, are those that follow."""
 
     tokens: list[int]
     matched: int
 
 
 def lookup_drafts(window: "Window") -> list[LookupDraft]:
-    """What is found in a window's own tokens, at each scored place."""
+    """Return the prompt-lookup draft at each scored position of a window."""
     from runtime.sampling.sampler import State
     from runtime.speculation.drafts import LookupDrafter
 
@@ -212,14 +215,14 @@ def lookup_drafts(window: "Window") -> list[LookupDraft]:
 
 
 def check_finite(logits: "Floats", what: str) -> None:
-    """Raises ModelError; minus infinity bars a token."""
+    """Raise ModelError if logits are not finite; minus infinity excludes a token."""
     largest = logits.max()
     if not np.isfinite(largest):
         raise ModelError(f"{what} are not finite: its weights are damaged")
 
 
 def draft_forward(net: "RunningModel") -> "LazyForward":
-    """Return a draft's forward; tokens that it does not know are token 0, as they are where it drafts."""
+    """Return a draft's forward function; tokens that it does not know become token 0, as in drafting."""
 
     def forward(ids: "Ids", first: int) -> "LazyLogits":
         return net.lazy_logits(np.where(ids < net.vocabulary_size, ids, 0), first)
@@ -228,9 +231,9 @@ def draft_forward(net: "RunningModel") -> "LazyForward":
 
 
 class SharedStates:
-    """The layers of a model, run once for itself and for what reads its states: forwards for `RunningLogits`.
+    """The layers of a model, run once for itself and for readers of its states: forward functions for `RunningLogits`.
 
-    Give the model's own logits `own`, those of a reader what `of` gives, which is asked for the same windows after it.
+    Use `own` for the model's logits and `of` for a reader's, which must be asked for the same windows afterwards.
     """
 
     def __init__(self, net: "RunningModel", readers: Iterable["Reader | BlockWriter"]) -> None:
@@ -248,7 +251,9 @@ class SharedStates:
         return replace(states, x=states.x[:, first:])
 
     def of(self, reader: "Reader") -> "LazyForward":
-        """What it says of the tokens after `first` and on: from the place before, and the token at `first`."""
+        """Return a reader's forward function: it predicts from the previous position's state and the token at
+        `first`.
+        """
 
         def forward(ids: "Ids", first: int) -> "LazyLogits":
             if self._last is None or not np.array_equal(self._last[0], ids):
@@ -269,7 +274,7 @@ class SharedStates:
         return forward
 
     def inputs(self, ids: "Ids", layers: Sequence[int]) -> "Floats":
-        """What layers are given of a window's tokens, (tokens, width of all)."""
+        """Return the inputs of layers for a window's tokens, (tokens, width of all)."""
         last = None if self._last is None else self._last[0]
         if last is None or last.shape[1] != len(ids) or not (last == ids).all(axis=1).any():
             self.own(ids[None], 0)
@@ -286,10 +291,10 @@ class SharedStates:
 
 
 class BlockLogits:
-    """What a draft that writes blocks says of the first token of one, at each scored place."""
+    """The logits of a block-writing draft (DFlash) for the first token of a block, at each scored position."""
 
     def __init__(self, shared: SharedStates, writer: "BlockWriter", windows: Sequence["Window"], drafted: int) -> None:
-        """drafted: tokens of a block, all of which see each other."""
+        """Prepare the draft. drafted: tokens of a block, all of which see each other."""
         self.shared, self.writer, self.windows = shared, writer, windows
         self.drafted = min(drafted, writer.max_tokens)
         self._of: tuple[int, Floats] | None = None  # a window, and what is made of the first drafted tokens in it
@@ -302,7 +307,7 @@ class BlockLogits:
         return np.stack([self.writer.logits(written, i, token) for i, token in enumerate(last)])
 
     def _firsts(self, window: "Window") -> "Floats":
-        """From the last place to the first: what is known at one is what is known behind it, but for a few tokens."""
+        """Return the states from the last position to the first, so that the cache only has to be truncated."""
         from runtime.kv_cache import KVCache
 
         cache, firsts = KVCache(), list["Floats"]()
@@ -314,7 +319,7 @@ class BlockLogits:
 
 
 def assistant_forward(assistant: "Assistant") -> "LazyForward":
-    """What it says of the tokens after `first` and on, looking at the keys of all tokens in front."""
+    """Return an assistant's forward function, which attends to the keys of all earlier tokens."""
 
     def forward(ids: "Ids", first: int) -> "LazyLogits":
         logits: list[LazyLogits] = []
@@ -333,6 +338,6 @@ def assistant_forward(assistant: "Assistant") -> "LazyForward":
 
 
 def _mean(stands: Sequence[Doubles]) -> float:
-    """Over all places, at the last temperature."""
+    """Return the mean over all positions, at the last temperature."""
     count = sum(len(each) for each in stands)
     return float(sum(each[:, -1].sum() for each in stands) / count) if count else 0.0

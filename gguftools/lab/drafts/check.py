@@ -1,4 +1,4 @@
-"""Whether a draft is worth it: vocabularies, acceptance on texts, what that gains, and decoding as it would run."""
+"""Check whether a draft pays: vocabularies, acceptance on texts, predicted speed-up, and simulated decoding."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +16,7 @@ from ...measurement.corpus import Corpus, read_corpus
 from ...measurement.perplexity import Progress, context_warning, tokens_at_once
 from ...measurement.texts import Texts, default_texts, texts_named
 from ...models.model import Model, opened
+from ...models.running import draft_reader, running_model
 from .acceptance import (
     Acceptance,
     AcceptanceRun,
@@ -54,15 +55,14 @@ def draft_check(
     options: DraftCheckOptions | None = None,
     progress: Progress | None = None,
 ) -> DraftCheckReport:
-    """Measure how much faster a model writes with a draft: on texts, predicted from that, and simulated.
+    """Measure how much faster a model generates with a draft: acceptance on texts, predicted speed-up, simulation.
 
-    drafts: smaller models of the same vocabulary, and files that read the model's states (EAGLE-3, DFlash, MTP).
-    text: one, several, or several by name, each of which gets its own figures, too; None for those that come with this
-    package. n_ctx: tokens of a window, 512 if not given; chunks: of how many windows of each text. threads: None for
-    all processors. options: how drafts are run and timed. progress: called with (steps done, of how many, mean
-    acceptance of the first draft so far).
-    Raises FileError, ModelError, VocabularyError for the model itself, and OptionError for too short a text or nothing
-    to check. What is wrong with a draft is in its figures.
+    drafts: smaller models of the same vocabulary, and files that read the model's states (EAGLE-3, DFlash, MTP). text:
+    one, several, or several by name, each with figures of its own, too; None for the texts of this package. n_ctx:
+    tokens of a window, default 512; chunks: number of windows of each text. threads: None for all processors. options:
+    how drafts are run and timed. progress(steps done, of how many, mean acceptance of the first draft so far). Raises
+    FileError, ModelError, VocabularyError for the model itself, and OptionError for a text that is too short or no
+    draft. Problems of a draft are in its figures.
     """
     options = options or DraftCheckOptions()
     plan = _plan(options)
@@ -71,7 +71,7 @@ def draft_check(
     candidates += [_Candidate(LOOKUP, LOOKUP)] if options.lookup else []
     candidates += [_Candidate(MTP, MTP)] if options.mtp else []
     _check_names([each.name for each in candidates])
-    net = model.running(threads)
+    net = running_model(model, threads)
     if options.mtp:
         net.next_tokens  # noqa: B018  a model without one is told before anything runs
     _check_speaks(model, net)
@@ -92,7 +92,7 @@ def draft_check(
 
 
 def _warnings(model: Model, candidates: Sequence["_Candidate"], n_ctx: int) -> Iterator[str]:
-    """Models that were made for shorter texts than the windows."""
+    """Yield a warning for each model whose context is shorter than the windows."""
     for each in (model, *(draft.model for draft in candidates if draft.model is not None)):
         if warning := context_warning(each, n_ctx):
             yield f"{each.path}: {warning}"
@@ -139,7 +139,7 @@ def _check_number(given: Any, what: str, minimum: float) -> None:
 
 def _check_speaks(model: Model, net: "RunningModel") -> None:
     if net.encoder_decoder is not None or not net.architecture.block.causal:
-        problem = f"a model of {model.architecture} does not go on with texts"
+        problem = f"a model of {model.architecture} does not generate text"
         raise ModelError(f"{model.path} can't be drafted for: {problem}")
 
 
@@ -153,7 +153,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 @dataclass
 class _Candidate:
-    """A draft to be checked. name: its path, or its kind."""
+    """A draft to check. name: its path or type."""
 
     name: str
     draft_type: str
@@ -164,7 +164,9 @@ class _Candidate:
 
 
 def _candidate(model: Model, given: PathLike | Model) -> _Candidate:
-    """Raises OptionError for the model itself, FileError for what can't be read."""
+    """Return a draft after comparing vocabularies. Raises OptionError for the model itself, FileError for an unreadable
+    file.
+    """
     draft = opened(given)
     if draft is model or _same_file(model, draft):
         problem = f"{draft.path} is the model itself: drafting would take as long as writing"
@@ -186,7 +188,7 @@ def _same_file(one: Model, other: Model) -> bool:
 
 
 class _Run:
-    """One check: the model and its drafts on texts. verify, drawn: of `Costs`."""
+    """One check: the model and its drafts on texts. verify, drawn: see `Costs`."""
 
     def __init__(
         self,
@@ -234,7 +236,7 @@ class _Run:
         ]
 
     def _prepare(self, candidate: _Candidate, nets: dict[str, "RunningModel"]) -> None:
-        """Make a draft ready to run; what keeps it from that is its obstacle."""
+        """Load a draft; an error becomes its obstacle."""
         from runtime.speculation.readers import OwnLayer
 
         if candidate.draft_type == MTP:
@@ -242,13 +244,13 @@ class _Run:
         if candidate.model is None:
             return
         try:
-            reader = candidate.model.reader_for(self.net)
+            reader = draft_reader(candidate.model, self.net)
             if reader:
                 self.readers[candidate.name], candidate.draft_type = reader, STATES
                 return
-            net = candidate.model.running(self.threads)
+            net = running_model(candidate.model, self.threads)
             if net.encoder_decoder is not None or not net.architecture.block.causal:
-                raise ModelError(f"a model of {candidate.model.architecture} does not go on with texts")
+                raise ModelError(f"a model of {candidate.model.architecture} does not generate text")
         except ModelError as error:
             candidate.obstacles = (str(error),)
             return
@@ -354,7 +356,7 @@ class _Run:
     def _with_simulation(
         self, draft: _Candidate, at: TemperatureFigures, nets: Mapping[str, "RunningModel"]
     ) -> TemperatureFigures:
-        """Return its figures with those of decoding beside them, and what the text that was written predicts of it."""
+        """Return the figures with those of a simulation, and the prediction for the generated text."""
         usual = min(USUAL_LENGTH, self.plan.longest)
         length = usual if draft.draft_type in READING else at.draft_length or usual
         by: Any = nets.get(draft.name) or self.readers.get(draft.name) or LOOKUP
@@ -380,7 +382,7 @@ class _Run:
         at: TemperatureFigures,
         length: int,
     ) -> float | None:
-        """Return tokens of a cycle, from the chances along texts."""
+        """Return the mean tokens per cycle, predicted from the chances along texts."""
         acceptance = self._pass(written, [draft], nets, [at.temperature]).run()[draft.name]
         mean = mean_cycle(chances(acceptance, 0, places(written), length, written=True), length)
         return None if mean is None else mean.tokens

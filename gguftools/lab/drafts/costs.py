@@ -1,4 +1,4 @@
-"""What a drafted token and its check cost beside a token of the model alone: timed here, or by bytes that are read."""
+"""Costs of drafting and verifying a token relative to a token of the model alone: timed, or by bytes of weights."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ MIN_ROUNDS, MAX_ROUNDS, MAX_SECONDS = (
 
 
 class _FixedDrafter:
-    """A drafter whose draft is given, and where all tokens are refused: what a cycle costs beside its drafting."""
+    """A drafter with a fixed draft, of which no token is accepted: times a cycle without its drafting."""
 
     reads_states = False
     layers: tuple[int, ...] = ()
@@ -41,7 +41,7 @@ class _FixedDrafter:
         self.tokens = tokens
 
     def read(self, prompt: Sequence[int]) -> None:
-        """Nothing is to be known."""
+        """Do nothing: the draft is fixed."""
 
     def propose(self, text: Sequence[int], most: int, state: "State") -> "DraftTree":
         from runtime.sampling.sampler import Distribution
@@ -51,7 +51,7 @@ class _FixedDrafter:
         return chain(Candidate(each, Distribution(np.array([each]), np.ones(1))) for each in self.tokens[:most])
 
     def follow(self, states: NDArray[np.float32]) -> None:
-        """Nothing is to be known."""
+        """Do nothing: the draft is fixed."""
 
 
 def _reject_all(p: "Distribution", candidates: Sequence["Candidate"], uniform: "Uniform") -> "Verdict":
@@ -61,10 +61,10 @@ def _reject_all(p: "Distribution", candidates: Sequence["Candidate"], uniform: "
 
 
 class _TargetTimer:
-    """A model behind some tokens, with what `generate` does around its passes: the likeliest token is drawn."""
+    """A model after some tokens, with all that `generate` does between passes; the top token is drawn."""
 
     def __init__(self, net: "RunningModel", ids: Sequence[int], before: int, sizes: Sequence[int]) -> None:
-        """ids: tokens before it, and those that pass. sizes: of passes to come."""
+        """Fill the cache. ids: tokens in the cache, then those of the passes. sizes: of later passes."""
         from runtime.sampling.parameters import Sampling
         from runtime.sampling.sampler import Sampler
         from runtime.speculation.decoding import Speculation
@@ -81,7 +81,7 @@ class _TargetTimer:
             self.cycle(size)
 
     def token(self) -> tuple[float, float]:
-        """Seconds of one token, without drafts, and those of its draw."""
+        """Return the seconds of one token without drafts, and those of its draw."""
         start = time.perf_counter()
         logits = self.net.forward(self.ids[self.before : self.before + 1], self.cache)
         drawing, state = time.perf_counter(), self.sampler.state
@@ -92,7 +92,7 @@ class _TargetTimer:
         return end - start, end - drawing
 
     def cycle(self, size: int) -> float:
-        """Of a cycle whose pass has so many tokens, and which writes one."""
+        """Return the seconds of a cycle whose pass has `size` tokens and which writes one."""
         start = time.perf_counter()
         self.cycles.cycle([*self.ids[: self.before + 1]], self.cache, size)
         seconds = time.perf_counter() - start
@@ -101,7 +101,7 @@ class _TargetTimer:
 
 
 class _DraftTimer:
-    """A draft of the same text."""
+    """A draft model after the same text."""
 
     def __init__(self, net: "RunningModel", ids: Sequence[int], before: int) -> None:
         from runtime.sampling.parameters import Sampling
@@ -116,24 +116,22 @@ class _DraftTimer:
             self.seconds(size)
 
     def seconds(self, size: int) -> float:
-        """Of drafting one token, by a pass over so many, 1 or 2. Before one over 2 comes one over 1."""
+        """Return the seconds of drafting one token by a pass over 1 or 2 tokens; call it for 1 before 2."""
         start = time.perf_counter()
         self.drafter.propose(self._text(2 * size - 1), 1, self.sampler.state)
         return time.perf_counter() - start
 
     def _text(self, more: int) -> list[int]:
-        """Return the text and so many tokens: of three one has been read before, and one that the text ends with is
-        new.
-        """
+        """Return the text and some more tokens: of three, one has been read and one is new."""
         return list(self.ids[: self.before + more])
 
 
 class _DraftTimings:
-    """A draft's cycles, timed: one model's weights push the other's out of the processor's caches.
+    """Timed cycles with a draft, as one model's weights evict the other's from the processor's caches.
 
-    verify: seconds of the model's part of cycles behind the draft's, by the size of its passes. first, two, next: of
-    the draft's token behind the model's pass, by a pass over one token and over two; and of one behind another of its
-    own. Of each one number a turn.
+    verify: seconds of the model's part of cycles after the draft's, by the size of its passes. first, two, next: of the
+    draft's token after the model's pass, by a pass over one and over two tokens; and of a token after one of its own.
+    One number each turn.
     """
 
     def __init__(self, target: _TargetTimer, draft: _DraftTimer, sizes: Sequence[int]) -> None:
@@ -161,11 +159,11 @@ class _DraftTimings:
 def timed_costs(
     target: "RunningModel", drafts: Sequence["RunningModel"], text: Sequence[int], longest: int, before: int = BEFORE
 ) -> tuple[Costs, list[Costs]]:
-    """What a pass over one token and 0, 1, … drafted ones costs where drafts cost nothing, and what each draft costs;
-    a token of the model alone being 1. text: token ids, at least one; before: how many are in the cache.
+    """Return the costs of passes without a draft's cost, and the costs of each draft; a token of the model alone is 1.
 
-    What is timed are parts of `generate`'s own loop, at temperature 0, with all that it does between passes. All are
-    timed in turn, and of each the median counts: the fastest pass of a few tokens is luck that decoding hasn't.
+    text: token ids, at least one; before: how many are in the cache. Timed are parts of `generate`'s own loop at
+    temperature 0, with all that it does between passes. All are timed in turn, and the median counts: the fastest pass
+    of a few tokens is luck.
     """
     sizes = [size for size in PASSES if size <= longest] + [longest + 1]
     ids = [text[i % len(text)] for i in range(before + max(longest + 1, 3))]
@@ -192,16 +190,14 @@ def timed_costs(
 
 
 def _passes(seconds: Mapping[int, Sequence[float]], one: float, longest: int) -> Doubles:
-    """Of one token and 0, 1, … more, between the sizes that were timed."""
+    """Return the cost of passes over 1, 2, … tokens, interpolated between the timed sizes."""
     timed = [median(each) / one for each in seconds.values()]
     passes: Doubles = np.maximum.accumulate(np.interp(np.arange(1, longest + 2), list(seconds), timed))
     return passes
 
 
 def bytes_read(model: Model) -> float:
-    """Return bytes of weights that are read for one token: of experts those that are chosen, of the embedding
-    one row.
-    """
+    """Return the bytes of weights read for one token: of experts the chosen share, of the embedding one row."""
     used, count = (model.metadata.get(f"{model.architecture}.expert_{name}") for name in ("used_count", "count"))
     share = float(used) / float(count) if used and count else 1.0
     tied = "output.weight" not in model.tensors
@@ -214,7 +210,7 @@ def bytes_read(model: Model) -> float:
 
 
 def mtp_layer_bytes(model: Model) -> float:
-    """Return the same of the layer that predicts a token further, with the matrix that makes logits."""
+    """Return the same for the MTP layer with the output matrix."""
     last = int(model.metadata.get(f"{model.architecture}.block_count", 0)) - 1
     layer = {name: tensor for name, tensor in model.tensors.items() if name.startswith(f"blk.{last}.")}
     head = next((each for name, each in layer.items() if "nextn.shared_head_head" in name), None)

@@ -1,8 +1,8 @@
-"""What drafts would gain, from chances: pure functions of how likely each drafted token stands.
+"""Predict the gain of drafts from the chances that each drafted token is accepted; pure functions.
 
-A cycle drafts some tokens and checks them in one pass of the model, which gives one token more. Where a cycle ends, the
-next begins, so cycles begin more often where drafts fail: a mean over all places would count places that long cycles
-jump over. Here each place counts as often as a cycle begins there.
+A cycle drafts some tokens and verifies them in one pass of the model, which gives one token more. The next cycle begins
+where one ends, so cycles begin more often where drafts fail, and a mean over all positions would count positions that
+long cycles skip. Here each position counts as often as a cycle begins there.
 
 Sources: Leviathan et al. 2023 (arXiv 2211.17192), theorem 1 and sections 3.1 to 3.3.
 """
@@ -23,12 +23,12 @@ LONGEST_RUN = 16  # of the histogram; the last count is of all longer ones
 
 @dataclass(frozen=True)
 class Chances:
-    """How likely drafts stand at the places of some texts.
+    """The chances of acceptance at the positions of some texts.
 
-    stands: float64 (texts, places, depths): the chance that all of the first k + 1 tokens stand that a cycle which
-    begins there drafts. drafted: (texts, places), how many it drafts at most. lengths: (texts,), how many places a
-    text has; a cycle needs as many as it may draft. matched: (texts, places), how many of the drafted tokens are the
-    text's, where that decides at which place of the text the next cycle begins; None where chance does.
+    stands: float64 (texts, positions, depths): the chance that the first k + 1 tokens of a cycle which begins there are
+    all accepted. drafted: (texts, positions), the maximum drafted there. lengths: (texts,), positions of a text; a
+    cycle needs as many as it may draft. matched: (texts, positions), how many drafted tokens are the text's, if that
+    decides where the next cycle begins; None if chance does.
     """
 
     stands: Doubles
@@ -45,10 +45,10 @@ class Chances:
 class Cycles:
     """Cycles of one draft length, on average.
 
-    tokens: that a cycle gives, the model's own one among them. standard_error: of that, from the differences between
-    texts; None for one text. accepted: (length,), the chance that the token at this depth stands where those before
-    it do. drafted: (length + 1,), the share of cycles that draft so many tokens. whole: of those that draft, and all
-    of it stands.
+    tokens: of a cycle, the model's own one included. standard_error: of tokens, from the differences between texts;
+    None for one text. accepted: (length,), the chance that the token at this depth is accepted if those before it are.
+    drafted: (length + 1,), the share of cycles that draft so many tokens. whole: the share of cycles whose draft is
+    accepted completely.
     """
 
     length: int
@@ -60,8 +60,9 @@ class Cycles:
 
 
 def independent_chances(chances: Sequence[Doubles], longest: int) -> Chances:
-    """Of drafts whose tokens stand independently. chances: of each text, at each place, that a token drafted there
-    stands: where the models' distributions are p and q, the sum of min(p, q).
+    """Return the chances of drafts whose tokens are accepted independently.
+
+    chances: of each text, at each position: the sum of min(p, q) of the models' distributions p and q.
     """
     lengths = np.array([len(each) for each in chances], np.int64)
     padded = np.zeros((len(chances), int(lengths.max(initial=0)) + longest))
@@ -80,14 +81,14 @@ def lookup_chances(
     longest: int,
     written: bool = False,
 ) -> Chances:
-    """Of drafts that no chance is in, beside texts: a token stands with the probability p that the model gives it.
+    """Return the chances of deterministic drafts on texts: a token is accepted with the model's probability p.
 
-    Of each text at each place: matched: how many of the first `drafted` tokens are those of the text. own: p of the
-    text's token; missed: p of the first drafted token that is not the text's, after those that are; 0 for none.
-    written: by the model itself, so that the text says what stood, and where the next cycle begins.
+    Of each text at each position: matched: how many of the first `drafted` tokens are the text's. own: p of the text's
+    token; missed: p of the first drafted token that is not the text's; 0 for none. written: the text was generated with
+    these drafts, so that it shows what was accepted and where the next cycle begins.
 
-    What the model says of tokens behind that one is not known: they get a mean of what is known of tokens so deep. It
-    is not known as often as the tokens before might have been others: by the probability of that what is known counts.
+    The model's probabilities of tokens after the first mismatch are not known: they are a mean of the known ones at
+    this depth, weighted by the probability that the tokens before were rejected.
     """
     lengths = np.array([len(each) for each in own], np.int64)
     shape = len(own), int(lengths.max(initial=0))
@@ -108,7 +109,7 @@ def lookup_chances(
 
 
 def _mean(values: Doubles, weights: Doubles, some: NDArray[np.bool_]) -> float:
-    """0 of none; where all weights are 0 each counts as much."""
+    """Return the weighted mean; 0 of none, and the plain mean if all weights are 0."""
     total = float(weights[some].sum())
     if total < MIN_WEIGHT:
         return float(values[some].mean()) if some.any() else 0.0
@@ -116,7 +117,7 @@ def _mean(values: Doubles, weights: Doubles, some: NDArray[np.bool_]) -> float:
 
 
 def mean_cycle(chances: Chances, length: int) -> Cycles | None:
-    """What cycles of this draft length come to; None where no text has so many places."""
+    """Return the average of cycles of this draft length; None if no text has so many positions."""
     stands, drafted = chances.stands[:, :, :length], np.minimum(chances.drafted, length)
     possible = np.arange(stands.shape[1]) + length <= chances.lengths[:, None]
     if not possible.any():
@@ -138,7 +139,7 @@ def mean_cycle(chances: Chances, length: int) -> Cycles | None:
 
 
 def _beginning(stands: Doubles) -> Doubles:
-    """Return how likely a cycle begins at each place, one beginning at the first: (texts, places)."""
+    """Return the probability that a cycle begins at each position, starting with the first: (texts, positions)."""
     texts, places, length = stands.shape
     reached = np.concatenate([np.ones((texts, places, 1)), stands, np.zeros((texts, places, 1))], axis=2)
     ends = reached[:, :, :-1] - reached[:, :, 1:]  # exactly so many tokens stand
@@ -150,7 +151,7 @@ def _beginning(stands: Doubles) -> Doubles:
 
 
 def _ratio_error(tokens: Doubles, count: Doubles) -> float | None:
-    """Of the ratio of the sums, from its residuals in each text."""
+    """Return the standard error of the ratio of the sums, from its residuals in each text."""
     inside = count > 0
     texts = int(inside.sum())
     if texts < 2:
@@ -161,18 +162,17 @@ def _ratio_error(tokens: Doubles, count: Doubles) -> float | None:
 
 
 def independent_tokens(acceptance: float, length: int) -> float:
-    """Return tokens of a cycle where each token stands with the same chance, whatever stands around it."""
+    """Return the tokens of a cycle if each token is accepted with the same chance."""
     if acceptance >= 1:
         return length + 1.0
     return float((1 - acceptance ** (length + 1)) / (1 - acceptance))
 
 
 def runs(agree: Sequence[NDArray[np.bool_]]) -> dict[str, Any]:
-    """Return how many tokens stand until the first that does not, again and again through texts, as if drafts had no
-    end.
+    """Return statistics of runs of accepted tokens, as if drafts had no maximum length.
 
-    agree: of each text, where the tokens are the same. counts: of runs of 0, 1, … tokens, the last of all longer ones;
-    open: of tokens behind the last mismatch of a text, a run whose end is not seen, which is in no other figure.
+    agree: of each text, where the tokens are the same. counts: number of runs of 0, 1, … tokens, the last of all longer
+    ones; open: tokens after the last mismatch of a text, which no other figure counts.
     """
     lengths: list[int] = []
     rest = 0
@@ -194,12 +194,11 @@ def runs(agree: Sequence[NDArray[np.bool_]]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Costs:
-    """What passes and draws cost, a token of the model alone being 1.
+    """Costs of passes and draws; a token of the model alone is 1.
 
-    draft: to draft one token. verify: (longest + 1,), a pass over one token and so many drafted ones, with all that it
-    costs to change to the draft and back. last: what it costs the draft to read the last token that it drafted itself,
-    too, where all of them stood: its next pass is over two. drawn: to draw a token, which each costs that a cycle
-    writes; of the first it is in verify.
+    draft: of drafting one token. verify: (longest + 1,), of a pass over one token and 0, 1, … drafted ones, with the
+    cost of switching to the draft and back. last: of the draft reading its own last token, if all were accepted: its
+    next pass is over two. drawn: of drawing a token; the first of a cycle is in verify.
     """
 
     draft: float
@@ -208,18 +207,18 @@ class Costs:
     drawn: float = 0.0
 
     def of(self, cycles: Cycles) -> float:
-        """Of a cycle, on average."""
+        """Return the cost of an average cycle."""
         lengths = np.arange(cycles.length + 1)
         passes = float((cycles.drafted * (self.draft * lengths + self.verify[lengths])).sum())
         return passes + self.last * cycles.whole + self.drawn * (cycles.tokens - 1)
 
 
 def speedup(cycles: Cycles, costs: Costs) -> float:
-    """Return tokens a second, those of the model alone being 1."""
+    """Return tokens a second relative to the model alone."""
     return cycles.tokens / costs.of(cycles)
 
 
 def best_length(candidates: Sequence[Cycles], costs: Costs) -> Cycles | None:
-    """Return the draft length with the largest speed-up, the shortest of equal ones; None where none gains anything."""
+    """Return the draft length with the largest speed-up, the shortest of equal ones; None if none is faster."""
     gains = [speedup(each, costs) for each in candidates]
     return candidates[int(np.argmax(gains))] if gains and max(gains) > 1 else None

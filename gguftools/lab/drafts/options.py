@@ -12,12 +12,12 @@ SIMULATED = 256  # tokens of each draft at each temperature
 class DraftCheckOptions:
     """Which drafts `draft_check` tries, and at what costs.
 
-    lookup: also drafts that are found in the text so far; mtp: and those of the file's own layer that predicts a token
-    further. temperatures: of both models' distributions, which no other sampler changes; 0 for the likeliest tokens.
-    draft_max: the longest draft that is looked at. cost_ratio: what drafting a token costs, one token of the model
-    being 1: a number, or "timed" here, or by the "bytes" of weights. verify_cost: what each drafted token adds to the
-    pass that checks it, one token's pass being 1; None for what is timed here, or 0 where cost_ratio is not timed.
-    simulated: tokens that each draft helps to write at each temperature, 0 for none, by draws of `seed`.
+    lookup: also try prompt lookup. mtp: also try the file's MTP layer. temperatures: of both models' distributions,
+    without other samplers; 0 for the top token. draft_max: maximum draft length. cost_ratio: cost of drafting a token,
+    a token of the model being 1: a number, or "timed" here, or by the "bytes" of weights. verify_cost: cost that each
+    drafted token adds to the verifying pass, a pass over one token being 1; None for the timed one, or 0 if cost_ratio
+    is not timed. simulated: tokens to generate with each draft at each temperature, 0 for none. seed: random seed of
+    the simulation.
     """
 
     lookup: bool = False

@@ -1,4 +1,4 @@
-"""What a check of drafts found: of each draft whether it can draft, how likely its tokens stand, and what it gains."""
+"""The report of a draft check: obstacles, acceptance and speed-up of each draft."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -10,11 +10,10 @@ from ...measurement.divergence_report import Text
 class Simulation:
     """Speculative decoding as it ran on prompts cut from the texts.
 
-    tokens_per_cycle ± standard_error beside predicted: what chances along the text that was written predict (None
-    where that is too short, or is not known for this length). acceptance: the share of decided tokens that stood,
-    beside expected_acceptance, the mean of the sum of min(p, q) at the same places; acceptance_standard_error: the
-    standard error of their difference. accepted_per_position: of cycles that drafted so far, the share whose first,
-    second, … token stood.
+    tokens_per_cycle ± standard_error; predicted: the same predicted from the chances along the generated text (None if
+    that is too short, or unknown for this length). acceptance: the share of accepted tokens; expected_acceptance: the
+    mean sum of min(p, q) at the same positions; acceptance_standard_error: of their difference. accepted_per_position:
+    of cycles that drafted so many, the share whose first, second, … token was accepted.
     """
 
     draft_length: int
@@ -36,12 +35,12 @@ class Simulation:
 class TemperatureFigures:
     """A draft's figures at one temperature, on all texts.
 
-    acceptance: mean and standard_error of the chance that a drafted token stands. tokens_per_cycle, speedup: for
-    draft lengths 1, 2, …; independent: by the formula that knows the mean acceptance alone (None for lookup);
-    standard_error: of tokens_per_cycle, from the differences between windows. accepted_per_position: the chance that
-    the first, second, … drafted token stands where those before it do. draft_length: the best one, 0 where none is
-    faster than the model alone. positions: acceptance by the place in the window. texts: acceptance and agreement on
-    each text alone, and tokens of a cycle at draft_length.
+    acceptance: mean and standard_error of the chance that a drafted token is accepted. tokens_per_cycle, speedup: for
+    draft lengths 1, 2, …; independent: by the formula for the mean acceptance (None for lookup); standard_error: of
+    tokens_per_cycle, from the differences between windows. accepted_per_position: the chance that the first, second, …
+    drafted token is accepted if those before it are. draft_length: the best one, 0 if none is faster than the model
+    alone. positions: acceptance by position in the window. texts: acceptance and agreement on each text, and tokens of
+    a cycle at draft_length.
     """
 
     temperature: float
@@ -63,15 +62,14 @@ class TemperatureFigures:
 
 @dataclass(frozen=True)
 class DraftFigures:
-    """One draft. kind: "model", "lookup", "mtp" or "states" (a file that reads the
-    model's). obstacles: why it cannot draft, or why it was not measured.
+    """One draft. kind: "model", "lookup", "mtp" or "states" (a file that reads the model's states). obstacles: why it
+    cannot draft, or was not measured.
 
-    cost_ratio: what drafting a token costs beside one token of the model; cost_source: "timed", "bytes" or "given";
-    bytes_ratio: of weights that a token reads. verify: as that of the report, behind passes of the draft; last_cost:
-    what reading the last drafted token adds, where all of them stood; draw_cost: what each written token adds but a
-    cycle's first.
-    offered: the share of places where anything is drafted. agreement: how often the likeliest tokens are the same;
-    runs: lengths of runs of such places, as `draft_figures.runs` counts them, None for lookup.
+    cost_ratio: cost of drafting a token relative to a token of the model; cost_source: "timed", "bytes" or "given";
+    bytes_ratio: of weights read for a token. verify: as in the report, after passes of the draft; last_cost: cost of
+    reading the last drafted token if all were accepted; draw_cost: cost of each written token but a cycle's first.
+    offered: the share of positions where anything is drafted. agreement: how often the top tokens are the same; runs:
+    lengths of runs of such positions, see `figures.runs`, None for lookup.
     """
 
     name: str
@@ -96,17 +94,17 @@ class DraftFigures:
         return not self.obstacles
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {**asdict(self), "possible": self.possible}
 
 
 @dataclass(frozen=True)
 class DraftCheckReport:
-    """Drafts beside their model.
+    """Drafts compared for one model.
 
-    verify: what a pass over one token and 0, 1, … drafted ones costs beside a pass over one; verify_source: "timed" or
-    "given". seed: of the simulation. best: at each temperature the draft with the largest predicted speed-up, its
-    length and that speed-up; without a draft where none is faster than the model alone.
+    verify: cost of a pass over one token and 0, 1, … drafted ones relative to a pass over one; verify_source: "timed"
+    or "given". seed: of the simulation. best: at each temperature the draft with the largest predicted speed-up, its
+    length and that speed-up; without a draft if none is faster than the model alone.
     """
 
     target: str
@@ -144,7 +142,7 @@ class DraftCheckReport:
         return rows
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "target": self.target,
             "n_ctx": self.n_ctx,

@@ -1,4 +1,4 @@
-"""Speculative decoding on prompts cut from texts, by the loop that `generate` has, and what it should come to."""
+"""Simulate speculative decoding on prompts cut from texts, with the loop of `generate`."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +22,8 @@ MIN_WRITTEN = 32  # tokens behind each prompt
 
 @dataclass(frozen=True)
 class Setting:
-    """What decodes. vocabulary: tokens of the model's. context: tokens that a draft can look back at. end_ids: tokens
-    that end a text.
+    """The model and draft. vocabulary: tokens of the model's. context: tokens that a draft can attend to. end_ids:
+    tokens that end a text.
     """
 
     net: "RunningModel"
@@ -37,7 +37,7 @@ class Setting:
 
 
 class RecordingRule:
-    """The rule of acceptance, and what it decided: the chance of each token that it looked at, and whether it stood."""
+    """The acceptance rule, which records the chance of each verified token and whether it was accepted."""
 
     def __init__(self) -> None:
         self.chances: list[float] = []
@@ -55,15 +55,16 @@ class RecordingRule:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Beginnings of texts, token ids, and how many tokens are to be written behind each."""
+    """Token ids of beginnings of texts, and how many tokens to generate after each."""
 
     texts: list[list[int]]
     tokens: int
 
 
 def prompts_of(windows: Sequence[Sequence["Window"]], n_ctx: int, tokens: int) -> Prompts:
-    """Beginnings of windows of each text in turn, a quarter as long as a window, of which what is written may fill the
-    rest. tokens: to be written in all; fewer, where there are not windows enough.
+    """Return beginnings of windows of each text in turn, a quarter as long as a window.
+
+    tokens: to generate in all; fewer if there are not enough windows.
     """
     length = max(1, n_ctx // 4)
     room = n_ctx - length
@@ -78,9 +79,9 @@ def prompts_of(windows: Sequence[Sequence["Window"]], n_ctx: int, tokens: int) -
 
 
 def simulate(setting: Setting, prompts: Prompts, done: Callable[[], None]) -> tuple[Simulation | None, list["Window"]]:
-    """Run cycles on each prompt until its tokens are written; what was written, as windows to measure on.
+    """Generate with cycles after each prompt; return the figures, and the generated texts as windows to measure on.
 
-    None where no cycle was run. Raises ModelError as `Model.forward` does.
+    The figures are None if no cycle was run. Raises ModelError as `Model.forward` does.
     """
     from runtime.speculation.decoding import Counts
 
@@ -135,7 +136,7 @@ def _speculation(setting: Setting, number: int, decided: RecordingRule) -> "Spec
 
 
 def _cycles(speculation: "Speculation", text: list[int], tokens: int) -> Iterator[int]:
-    """Write at least so many tokens behind a text: how many each cycle gave. It ends where the model ends it."""
+    """Generate at least `tokens` tokens after a text, until the model ends it; yield the tokens of each cycle."""
     from runtime.prefill import Prefill, PrefillOptions
 
     sampler, drafter = speculation.sampler, speculation.drafter
@@ -163,7 +164,7 @@ def _cycles(speculation: "Speculation", text: list[int], tokens: int) -> Iterato
 
 
 def _window(text: list[int], begin: int) -> "Window":
-    """Return a text whose tokens behind the first one that was written are scored."""
+    """Return a window whose tokens after the first generated one are scored."""
     from runtime.evaluation.windows import Window
 
     ids = np.array(text, np.int64)

@@ -1,4 +1,4 @@
-"""A draft's figures on texts at one temperature, from how likely its tokens stand at every place."""
+"""A draft's figures on texts at one temperature, from the chances of acceptance at each position."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ ALL = slice(None)
 
 
 def places(windows: Sequence["Window"]) -> Places:
-    """Of each window the parts of its predictions that follow one another."""
+    """Return for each window the ranges of its consecutive predictions."""
     parts_by_window = []
     for window in windows:
         ends = [*(np.flatnonzero(np.diff(window.scored) != 1) + 1).tolist(), len(window.scored)]
@@ -38,14 +38,14 @@ def places(windows: Sequence["Window"]) -> Places:
 
 
 def parts(values: Sequence[NDArray[Any]], where: Places) -> list[NDArray[Any]]:
-    """Of values of windows' predictions those that follow one another."""
+    """Return values of windows' predictions, split into consecutive ones."""
     return [each[part] for each, of in zip(values, where, strict=True) for part in of]
 
 
 def chances(
     acceptance: Acceptance, i: int, where: Places, longest: int, which: slice = ALL, written: bool = False
 ) -> Chances:
-    """At temperature number i, of some windows. written: by the model, with this draft."""
+    """Return the chances at temperature number i, of some windows. written: the text was generated with this draft."""
 
     def column(values: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         return [part[:, i] for part in parts(values[which], where[which])]
@@ -59,7 +59,7 @@ def chances(
 def temperature_figures(
     acceptance: Acceptance, i: int, temperature: float, corpus: Corpus, longest: int, costs: Costs
 ) -> TemperatureFigures:
-    """Return all figures but those of decoding. i: the number of the temperature."""
+    """Return all figures but those of a simulation. i: the number of the temperature."""
     from runtime.evaluation.statistics import by_position
 
     where = places(corpus.windows)
@@ -94,7 +94,7 @@ def temperature_figures(
 def _acceptance(
     acceptance: Acceptance, i: int, which: slice
 ) -> tuple[dict[str, float] | None, NDArray[np.float64], NDArray[np.bool_]]:
-    """Mean and error, None where nothing is drafted; the chances of which it is the mean, and where they are."""
+    """Return mean and error (None if nothing is drafted), the chances, and where anything is drafted."""
     from runtime.evaluation.statistics import with_error
 
     stands = np.concatenate(acceptance.stands[which])[:, i]
@@ -103,7 +103,7 @@ def _acceptance(
 
 
 def _of_text(acceptance: Acceptance, i: int, where: Places, which: slice, length: int) -> dict[str, Any]:
-    """Return figures of one text: acceptance, agreement, and tokens of a cycle at one draft length."""
+    """Return the figures of one text: acceptance, agreement, and tokens of a cycle at one draft length."""
     mean, _, offered = _acceptance(acceptance, i, which)
     cycle = mean_cycle(chances(acceptance, i, where, length, which), length)
     return {

@@ -1,7 +1,7 @@
-"""Grafting: tensors and keys of other files put into a copy of one, others left out; all as they are stored.
+"""Graft: copy a GGUF file with tensors and keys of other files, or without some; stored bytes stay as they are.
 
-Nothing is decoded: the new file is made of ranges of bytes of those that are there. What does not fit together (shapes,
-vocabularies, counts of layers) is refused before anything is written.
+Nothing is decoded: the new file is made of byte ranges of the inputs. Parts that do not fit (shapes, vocabularies,
+numbers of layers) are refused before anything is written.
 """
 
 import re
@@ -32,7 +32,8 @@ from ...io.stores.pieces import Traffic
 from ...measurement.text_tokens import read_text
 from ...metadata.checks import problems, removal_problem
 from ...metadata.difference import KeyDifference, compare_metadata
-from ...models.model import NO_MODELS, Model, of_file, stored_file
+from ...models.contents import NO_MODELS
+from ...models.model import Model, of_file, stored_file
 from ...quantization.planning import without_layers
 from ...writing.options import WriteOptions, shown
 from ...writing.row_blocks import Progress
@@ -62,7 +63,7 @@ FORCE = "pass `force` to write it all the same"
 
 @dataclass(frozen=True)
 class MovedTensor:
-    """A tensor that came from a donor: its name here and there, bytes."""
+    """A tensor of a donor: its name in the output and in the donor, and its bytes."""
 
     name: str
     donor: Path
@@ -75,12 +76,12 @@ class MovedTensor:
 
 @dataclass(frozen=True)
 class GraftReport:
-    """What a graft made, or (dry_run) would make.
+    """The result of a graft, or (dry_run) its plan.
 
-    moved: tensors of donors; removed: of the target's tensors those that are not there any more; keys: what differs in
-    the metadata; experts: those dropped, by layer; merged: by layer and expert that stays, which of them were averaged
-    into it; scores: theirs and the others', if they were measured.
-    divergence: what it cost, if that was asked for. traffic: what it cost, or would cost, in a store.
+    moved: tensors of donors; removed: names of the source's tensors that are gone; keys: differences in the metadata;
+    experts: those dropped, by layer; merged: by layer and remaining expert, the experts averaged into it; scores: of
+    all experts, if measured. divergence: from the source, if requested. traffic: bytes read from and written to a
+    store.
     """
 
     path: Path
@@ -119,7 +120,7 @@ class GraftReport:
 
 @dataclass
 class Body:
-    """The model on its way from the target to the output. force: do what does not fit, too, and warn."""
+    """The model between source and output. force: warn about parts that do not fit instead of refusing them."""
 
     opened: GgufFile
     metadata: Metadata
@@ -134,6 +135,7 @@ class Body:
         return name if isinstance(name, str) else ""
 
     def refuse(self, error: GgufToolsError) -> None:
+        """Raise the error, or with `force` record it as a warning."""
         if not self.force:
             raise error
         self.warnings.append(str(error))
@@ -141,8 +143,10 @@ class Body:
 
 @dataclass(frozen=True)
 class GraftOptions:
-    """How a graft is done. force: write what does not fit together, too. measure: a text, on which the divergence from
-    the source is measured. n_ctx, chunks: windows of this text, and of one that scores experts.
+    """How to graft.
+
+    force: write parts that do not fit, too. measure: a text to measure the divergence from the source on. n_ctx,
+    chunks: windows of this text, and of one that scores experts.
     """
 
     force: bool = False
@@ -168,12 +172,11 @@ def graft(
     """Write a copy of a GGUF file with tensors and keys of others, or without some of its own; nothing is decoded.
 
     source: the file, any shard of a set, or a Model opened from one. output: a file, or a folder. donors: files, and
-    what is taken from each: regular expressions for names of tensors, `key:REGEX` for keys, or mtp (the layers that
-    predict tokens further), tokenizer, template, embeddings, head, rope. drop: the same, of what is left out.
-    drop_layers: numbers of layers, the rest of which is renumbered. experts: those of each layer that are left out.
-    options: what is checked and listed. write: how files are written; threads, progress, overwrite and dry_run mean
-    something here. Order: layers and tensors are left out, then donors' put in, then experts are left out.
-    Raises FileError, OptionError, ModelError, VocabularyError.
+    what to take from each: regular expressions for names of tensors, `key:REGEX` for keys, or mtp (the MTP layers),
+    tokenizer, template, embeddings, head, rope. drop: the same, to leave out. drop_layers: numbers of layers; the rest
+    is renumbered. experts: which experts of each layer to leave out. options: checks and measurement. write: how to
+    write files; threads, progress, overwrite and dry_run apply here. Order: drop layers and tensors, take from donors,
+    drop experts. Raises FileError, OptionError, ModelError, VocabularyError.
     """
     write.check_used(graft, "threads", "progress", "overwrite", "dry_run", "reads")
     opened = open_gguf(stored_file(source))
@@ -181,11 +184,11 @@ def graft(
     others = [(open_gguf(as_path(path, "a donor")), as_texts(patterns, "patterns")) for path, patterns in donors]
     dropped = as_texts(drop, "drop")
     if not (others or dropped or drop_layers or experts is not None):
-        raise OptionError("nothing is to be changed", hint="name a donor, or what is left out (`drop`)")
+        raise OptionError("there is nothing to change", hint="name a donor, or what is left out (`drop`)")
     target = output_path(output, opened.path.name)
     listed = None if experts is None else list_of_experts(experts.drop)
     read = _reads(opened, [donor for donor, _ in others], experts, listed, options)
-    write = replace(write, reads=read.beside(write.reads))
+    write = replace(write, reads=read.union(write.reads))
     check_target(target, write.reads, write.overwrite or write.dry_run)
     if options.measure is not None:
         read_text(options.measure)  # what is wrong with it is said before there is a file
@@ -213,7 +216,7 @@ def _reads(
     listed: Path | None,
     options: GraftOptions,
 ) -> InputFiles:
-    """What is read, and must not be written."""
+    """Return the inputs, which must not be overwritten."""
     states = {path: state for file in (opened, *donors) for path, state in file.states.items()}
     texts = () if experts is None else (listed, experts.text, experts.imatrix)
     return InputFiles(tuple(path for donor in donors for path in donor.shards), states).also([*texts, options.measure])
@@ -222,7 +225,7 @@ def _reads(
 def _written(
     body: Body, target: Path, left_out: "DroppedExperts", options: GraftOptions, write: WriteOptions
 ) -> GraftReport:
-    """Write the output, or say what it would be; measure what it cost."""
+    """Write the output, or plan it, and measure its divergence."""
     opened, kept = body.opened, list(body.tensors.values())
     layout = plan_like(opened, body.metadata, [each.tensor for each in kept])
     copies, cost = [planned_file(target, layout, kept, opened.byte_order)], None
@@ -261,7 +264,7 @@ def _written(
 
 
 def _relabel(body: Body, before: Mapping[str, Tensor]) -> None:
-    """Let a size label that was counted, not taken from a name, be that of the tensors that there are now."""
+    """Update a size label that was counted from the tensors."""
     if SIZE_LABEL in body.metadata and body.metadata[SIZE_LABEL] == size_label(before.values()):
         label = size_label(each.tensor for each in body.tensors.values())
         if label is not None:
@@ -303,7 +306,7 @@ def _nothing(pattern: str, opened: GgufFile) -> OptionError:
 def matched(
     pattern: str, tensors: Iterable[str], keys: Iterable[str], architecture: str
 ) -> tuple[list[str], list[str]]:
-    """Return the tensors and keys that a pattern means. Raises OptionError for what is no regular expression."""
+    """Return the tensors and keys that match a pattern. Raises OptionError for an invalid regular expression."""
     if pattern in SHORTHANDS:
         of_tensors, of_keys = SHORTHANDS[pattern]
         of_keys = of_keys.replace("{}", re.escape(architecture))
@@ -334,7 +337,7 @@ def _take(body: Body, donor: GgufFile, patterns: Sequence[str]) -> None:
         if pattern == MTP:
             _check_architecture(body, donor)
             for reason in mtp_layers.differences(body.metadata, donor.metadata):
-                body.refuse(ModelError(f"{donor.path} computes otherwise than {body.opened.path}: {reason}", FORCE))
+                body.refuse(ModelError(f"{donor.path} computes differently from {body.opened.path}: {reason}", FORCE))
             found = mtp_layers.grafted(body.metadata, body.tensors, donor.metadata, stored, donor.path)
             body.metadata, tensors = found
             for name, (each, old) in tensors.items():
@@ -370,9 +373,7 @@ def _check_architecture(body: Body, donor: GgufFile) -> None:
 
 
 def _check_shape(body: Body, donor: GgufFile, name: str, tensor: Tensor, patterns: Sequence[str]) -> None:
-    """Return a tensor takes another's place only where it has the same shape; one for each token, if the tokens come
-    along.
-    """
+    """Refuse a tensor of another shape, except one row per token if the tokenizer is taken, too."""
     there = body.tensors.get(name)
     if there is None or there.tensor.shape == tensor.shape:
         return
@@ -387,7 +388,7 @@ def _check_shape(body: Body, donor: GgufFile, name: str, tensor: Tensor, pattern
 
 
 def _check_vocabulary(body: Body, others: Sequence[tuple[GgufFile, Sequence[str]]]) -> None:
-    """Raise VocabularyError where tokens of the output are not those that tensors of a donor were made for."""
+    """Refuse tensors of a donor that were made for other tokens than the output's. Raises VocabularyError."""
     tokens, architecture = body.metadata.get(TOKENS), body.architecture
     for donor, patterns in others:
         mine = [each for each in body.moved.values() if each.donor == donor.path]
@@ -422,16 +423,16 @@ def _differing(tokens: Any, others: Any) -> int:
 
 
 def _check(body: Body, before: Mapping[str, Tensor]) -> None:
-    """Refuse what is wrong with the output and was not with the target. Raises ModelError."""
+    """Refuse faults of the output that the source does not have. Raises ModelError."""
     tensors = mapping(body.tensors)
     old = {str(each) for each in _faults(body.opened.metadata, before)}
     for fault in _faults(body.metadata, tensors):
         if str(fault) not in old:
-            body.refuse(ModelError(f"the output would be no model: {fault}", FORCE))
+            body.refuse(ModelError(f"the output would not be a valid model: {fault}", FORCE))
     for change in compare_metadata(body.opened.metadata, body.metadata):
         if change.b is not None and not change.key.startswith("split."):
             for problem in problems(change.key, change.a, body.metadata, tensors):
-                body.refuse(ModelError(f"the output would be no model: {problem}", FORCE))
+                body.refuse(ModelError(f"the output would not be a valid model: {problem}", FORCE))
 
 
 def _faults(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[object]:
@@ -462,7 +463,7 @@ class DroppedExperts:
 def _without_experts(
     body: Body, experts: ExpertOptions, listed: Path | None, options: GraftOptions, write: WriteOptions
 ) -> DroppedExperts:
-    """Leave experts out of the body, averaged into others if that is asked for."""
+    """Drop experts of the body, averaging them into others if requested."""
     progress = None if write.progress is None else _window_progress(write.progress)
     before = body.tensors
     model = Model(body.metadata, mapping(before), origin=of_file(body.opened).origin)
@@ -476,7 +477,7 @@ def _without_experts(
         return DroppedExperts(dropped, {}, ranking.scores)
     if not ranking.counts:
         raise OptionError(
-            "experts are averaged by how often they are used, which a list does not say",
+            "experts are averaged by how often they are used, which a list does not have",
             hint="let a text or an importance matrix choose them",
         )
     body.tensors, into = merged(before, body.tensors, mixture, dropped, ranking.counts, experts.allow_requantize)

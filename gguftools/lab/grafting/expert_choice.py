@@ -1,4 +1,4 @@
-"""Which experts of a mixture are left out: those that are listed, or that a text or a matrix finds worth least."""
+"""Choose which experts of a mixture to drop: listed ones, or the worst by a text or an importance matrix."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ EXPERTS_WANTED = "as 25%, 8, 2groups, or a file of lines such as 3: 0,5-7"
 
 
 def list_of_experts(drop_experts: Any) -> Path | None:
-    """Return the file that names experts, if one does."""
+    """Return the file that lists experts, if there is one."""
     if isinstance(drop_experts, Path):
         return drop_experts
     if isinstance(drop_experts, str) and not re.fullmatch(rf"\d+(\.\d+)?%|\d+|{GROUPS}", drop_experts):
@@ -43,12 +43,12 @@ def _as_amount(drop_experts: Any) -> int | float:
 
 @dataclass(frozen=True)
 class ExpertOptions:
-    """Which experts of each layer are left out of a mixture, and what becomes of them.
+    """Which experts of each layer to drop, and whether to merge them.
 
     drop: a share of each layer's ("25%" or .25), a number ("2groups": of groups), a file that lists them, or a mapping
-    of layers to experts. Of a share or number, which ones: by `text`, which the model reads (REAP's scores), or by
-    `imatrix`, an importance matrix whose counts are used. merge: average what is dropped into the expert that is most
-    like it; allow_requantize: also where blocks are encoded again for it.
+    of layers to experts. text, imatrix: how to rank experts for a share or number: by a text that the model reads
+    (REAP's scores), or by the counts of an importance matrix. merge: average dropped experts into the most similar
+    remaining ones; allow_requantize: encode blocks again for that.
     """
 
     drop: Any
@@ -60,7 +60,7 @@ class ExpertOptions:
 
 @dataclass(frozen=True)
 class Ranking:
-    """By layer, of each expert: what it is worth, and how often it was used; nothing where neither was measured."""
+    """Scores and counts of use of each expert, by layer; empty if not measured."""
 
     scores: Scores = field(default_factory=dict)
     counts: Scores = field(default_factory=dict)
@@ -76,10 +76,10 @@ def chosen_experts(
     threads: int | None,
     progress: Callable[[int, int, float], None] | None,
 ) -> tuple[dict[int, tuple[int, ...]], Ranking]:
-    """Return the experts that go, by layer, and by what they were chosen.
+    """Return the experts to drop, by layer, and their ranking.
 
-    listed: the file that names them, if one does. n_ctx, chunks: the text's windows.
-    Raises OptionError, ModelError, FileError.
+    listed: the file that lists them, if any. n_ctx, chunks: the text's windows. Raises OptionError, ModelError,
+    FileError.
     """
     wanted, text, imatrix = experts.drop, experts.text, experts.imatrix
     if listed is not None or isinstance(wanted, Mapping):
@@ -93,7 +93,7 @@ def chosen_experts(
     amount = int(of_groups[1]) if of_groups else _as_amount(wanted)
     if (text is None) == (imatrix is None):
         raise OptionError(
-            "which experts to drop is told by a text or by an importance matrix",
+            "experts to drop are chosen by a text or by an importance matrix",
             hint="`text` scores them by REAP, `imatrix` by how often they were used",
         )
     if text is not None:

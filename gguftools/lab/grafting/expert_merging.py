@@ -1,7 +1,7 @@
-"""Merging experts: one that goes is averaged into the one that stays and is most like it, by how often each was used.
+"""Merge experts: a dropped one is averaged into the most similar remaining one, weighted by their use.
 
-Alike are experts whose rows of the router point the same way: they are given the same tokens. Values are averaged
-neuron by neuron, the router's rows too; no neurons are put into another order first.
+Similar are experts whose rows of the router point the same way, as they get the same tokens. Values are averaged neuron
+by neuron, the router's rows too; neurons are not reordered first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ Partners = Mapping[int, Mapping[int, Sequence[int]]]  # by layer and expert that
 
 
 def partners(mixture: Mixture, tensors: Mapping[str, Stored], dropped: Dropped) -> dict[int, dict[int, list[int]]]:
-    """For every expert that goes the one that stays whose row of the router is most like its own."""
+    """Return for each remaining expert the dropped ones whose router rows are most similar to its own."""
     partners_by_layer: dict[int, dict[int, list[int]]] = {}
     for layer in mixture.layers:
         lost = sorted(set(dropped[layer]))
@@ -45,10 +45,10 @@ def merged(
     counts: Scores,
     requantize: bool = False,
 ) -> tuple[dict[str, Stored], dict[int, dict[int, list[int]]]]:
-    """Return the tensors `after` experts were left out of them, those that stay merged with their partners among them.
+    """Return the tensors `after` experts were dropped, with the remaining experts averaged with their partners.
 
-    before: with all experts. counts: by layer, how often each was used. requantize: encode blocks again.
-    Raises FormatError for blocks that must not be, ModelError for experts that cannot be averaged.
+    before: with all experts. counts: how often each was used, by layer. requantize: encode blocks again. Raises
+    FormatError for blocks that must not be encoded again, ModelError for experts that cannot be averaged.
     """
     tensors, into = dict(after), partners(mixture, before, dropped)
     for name, each in before.items():
@@ -74,13 +74,15 @@ def merged(
 
 
 def _place(name: str) -> tuple[int, str]:
-    """Layer and role of a tensor; -1 for one outside of layers."""
+    """Return layer and role of a tensor; -1 for one outside layers."""
     parts = name.split(".", 2)
     return (int(parts[1]), parts[2]) if len(parts) == 3 and parts[0] == "blk" and parts[1].isdecimal() else (-1, name)
 
 
 def _averaged(tensor: Tensor, weights: NDArray[np.float64]) -> Tensor:
-    """weights (kept, experts): what each expert that stays is made of. One that is itself alone keeps its bytes."""
+    """Return the averaged tensor. weights: (kept, experts), shares of each expert. An expert without partners keeps its
+    bytes.
+    """
     flat = len(tensor.shape) == 1 or tensor.shape[0] == 1  # one value for each
     count, form = len(weights), tensor.format
     shape = (*tensor.shape[:-1], count) if flat else (count, *tensor.shape[1:])

@@ -1,7 +1,7 @@
-"""What the experts of a mixture are worth on a text: REAP's scores, from which those to drop are chosen.
+"""Score the experts of a mixture on a text by REAP, to choose those to drop.
 
-An expert's score is the norm of what it gives to a token, times the weight that the router gives it there, averaged
-over the tokens that are routed to it; 0 where none is.
+An expert's score is the norm of its output for a token times its router weight, averaged over the tokens routed to it;
+0 without any.
 
 Source: Lasby et al. 2025, "REAP the Experts" (arXiv 2510.13999), section 4.
 """
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class ExpertSums:
-    """Of each layer: norms of what experts gave (experts,), float64; routed (experts,): tokens that each was given."""
+    """Sums by layer: norms of experts' outputs, float64 (experts,); routed: tokens of each expert, int64 (experts,)."""
 
     experts: int
     norms: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     routed: dict[int, NDArray[np.int64]] = field(default_factory=dict)
 
     def observe(self, layer: int, expert: int, given: "Floats") -> None:
-        """Add what one expert gave, weighted: float32 (tokens, width)."""
+        """Add the weighted output of one expert: float32 (tokens, width)."""
         if layer not in self.norms:
             self.norms[layer], self.routed[layer] = np.zeros(self.experts), np.zeros(self.experts, np.int64)
         self.norms[layer][expert] += float(np.sqrt(np.square(given, dtype=np.float64).sum(axis=1)).sum())
@@ -40,7 +40,7 @@ class ExpertSums:
 
     @property
     def scores(self) -> dict[int, NDArray[np.float64]]:
-        """By layer: of each expert the mean over the tokens that it was given."""
+        """Return by layer the mean norm over the tokens of each expert."""
         return {layer: norms / np.maximum(self.routed[layer], 1) for layer, norms in self.norms.items()}
 
 
@@ -54,11 +54,10 @@ def expert_scores(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> ExpertSums:
-    """Let the model read a text in windows, as `imatrix` does.
+    """Sum the experts' outputs while the model reads a text in windows, as in `imatrix`.
 
-    n_ctx: tokens of a window; chunks: the first so many windows. further: let the layer that predicts a token further
-    read it, too. progress(windows done, of how many, 0.0).
-    Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
+    n_ctx: tokens of a window; chunks: the first so many windows. with_mtp: also run the MTP layer. progress(windows
+    done, of how many, 0.0). Raises FileError, OptionError (a text that is too short), ModelError, VocabularyError.
     """
     from runtime.evaluation.perplexity import windows
     from runtime.model import Model as RunningModel

@@ -1,8 +1,8 @@
-"""Leaving experts out of a mixture: their rows go from every stacked tensor, and from the router that chose them.
+"""Drop experts of a mixture: their rows are removed from every stacked tensor and from the router.
 
-An expert's rows of a stacked tensor lie together, so the file without it is made of ranges of the old one, whatever the
-format. What else is in the layer (shared experts, latent projections) stays. Of routers that first choose groups of
-neighbouring experts each group loses as many, or whole groups go.
+An expert's rows of a stacked tensor are contiguous, so the new file is made of ranges of the old one, in any format.
+The rest of the layer (shared experts, latent projections) stays. If the router first chooses groups of neighbouring
+experts, each group loses equally many, or whole groups are dropped.
 """
 
 import re
@@ -31,9 +31,9 @@ Dropped = Mapping[int, Sequence[int]]  # by layer: experts
 
 @dataclass(frozen=True)
 class Mixture:
-    """A model's experts. layers: those that have some. groups: of neighbouring experts, of which some are chosen first.
+    """A model's experts. layers: those with experts. groups: of neighbouring experts, some of which are chosen first.
 
-    used: how many a token is given to; groups_used: of how many groups.
+    used: experts of a token; groups_used: groups of a token.
     """
 
     architecture: str
@@ -45,7 +45,7 @@ class Mixture:
 
 
 def mixture_of(metadata: Metadata, tensors: Mapping[str, Tensor], path: Path) -> Mixture:
-    """Raises ModelError for a model without experts, or with such as are not known here."""
+    """Return a model's experts. Raises ModelError for a model without experts, or with unknown types of them."""
     name = str(metadata.get("general.architecture", ""))
     layers = []
     for prefix, roles in by_layer(dict(tensors)).items():
@@ -67,7 +67,7 @@ def mixture_of(metadata: Metadata, tensors: Mapping[str, Tensor], path: Path) ->
 
 
 def _check_role(prefix: str, role: str, tensor: Tensor) -> None:
-    """Refuse tensors that may hold something for each expert, in a way that is not known."""
+    """Refuse tensors that may hold something for each expert in an unknown layout."""
     if "exp" not in role and "ffn_gate_inp" not in role and "tid2eid" not in role:
         return
     if not STACKED.fullmatch(role) and not KEPT_WHOLE.fullmatch(role):
@@ -77,9 +77,7 @@ def _check_role(prefix: str, role: str, tensor: Tensor) -> None:
 def without_experts(
     metadata: Metadata, tensors: Mapping[str, Stored], mixture: Mixture, dropped: Dropped
 ) -> tuple[Metadata, dict[str, Stored], list[str]]:
-    """Return the model without these experts, and what to warn of. Raises OptionError, ModelError for what
-    cannot be.
-    """
+    """Return the model without these experts, and warnings. Raises OptionError, ModelError if that is impossible."""
     left, groups = _check_dropped(mixture, dropped)
     remaining = dict(tensors)
     kept = {layer: sorted(set(range(mixture.count)).difference(dropped[layer])) for layer in mixture.layers}
@@ -104,7 +102,7 @@ def without_experts(
 
 
 def _check_dropped(mixture: Mixture, dropped: Dropped) -> tuple[int, int]:
-    """Return how many experts each layer keeps, in how many groups."""
+    """Return the numbers of experts and groups that each layer keeps."""
     if unknown := [layer for layer in dropped if layer not in mixture.layers]:
         raise OptionError(f"layer {unknown[0]} has no experts; those that have are {_some(mixture.layers)}")
     counts = {}
@@ -126,7 +124,7 @@ def _check_dropped(mixture: Mixture, dropped: Dropped) -> tuple[int, int]:
 
 
 def _groups_left(mixture: Mixture, dropped: Dropped, left: int) -> int:
-    """Groups are neighbours: what each loses decides where the next begins. Each loses as many, or whole ones go."""
+    """Return the number of remaining groups: each loses equally many experts, or whole groups are dropped."""
     size, groups = mixture.count // mixture.groups, mixture.groups
     lost = {
         layer: np.bincount([number // size for number in set(dropped.get(layer, ()))], minlength=groups)
@@ -146,10 +144,9 @@ def _groups_left(mixture: Mixture, dropped: Dropped, left: int) -> int:
 
 
 def worst_experts(mixture: Mixture, scores: Scores, wanted: int | float) -> dict[int, tuple[int, ...]]:
-    """Return the experts of each layer with the lowest scores. wanted: how many of a layer, or (a fraction) which
-    share.
+    """Return the experts of each layer with the lowest scores. wanted: number in a layer, or (a fraction) share.
 
-    A share is rounded down, to the same number for every group. Raises OptionError for a number that cannot be.
+    A share is rounded down, to the same number for every group. Raises OptionError for an impossible number.
     """
     step = mixture.groups
     if isinstance(wanted, float):
@@ -175,8 +172,8 @@ def worst_experts(mixture: Mixture, scores: Scores, wanted: int | float) -> dict
 
 
 def worst_groups(mixture: Mixture, scores: Scores, count: int) -> dict[int, tuple[int, ...]]:
-    """Return all experts of the groups of each layer whose scores sum to least. Raises OptionError where they cannot
-    go.
+    """Return the experts of the groups of each layer with the lowest sum of scores. Raises OptionError for an
+    impossible number.
     """
     if not 0 < count < mixture.groups:
         allowed = f"1 to {mixture.groups - 1} can" if mixture.groups > 1 else "its router has none"
@@ -190,7 +187,7 @@ def worst_groups(mixture: Mixture, scores: Scores, count: int) -> dict[int, tupl
 
 
 def read_list(path: Path) -> dict[int, tuple[int, ...]]:
-    """Return experts by layer from a file: lines such as `3: 0,5-7`, and remarks behind #. Raises FileError."""
+    """Read experts by layer from a file: lines such as `3: 0,5-7`, comments after #. Raises FileError."""
     lines = read_text(path, EXPERT_LIST).splitlines()
     experts: dict[int, tuple[int, ...]] = {}
     for number, line in enumerate(lines, 1):

@@ -1,7 +1,7 @@
-"""The first node at which two runs of a text part: by how much, where, and by which weights and numbers.
+"""Find the first node at which two runs of a text differ: by how much, where, and by which weights and numbers.
 
-What a model's nodes give is held against another GGUF file, values that were saved, a checkpoint that transformers
-runs, or what llama.cpp's llama-eval-callback printed.
+The reference is another GGUF file, saved values, a checkpoint that transformers runs, or a log of llama.cpp's
+llama-eval-callback.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from ...models.model import Model, opened, opened_gguf
 from ...writing.report import Report
 from .eval_callback import RESOLUTION, EvalLog, is_eval_log, read_eval_log
 from .transformers_values import transformers_values
-from .values import Array, NodeValues, Prompt, is_dump, node_values, read_dump, tokens_of
+from .values import Array, NodeValues, Progress, Prompt, is_dump, node_values, read_dump, tokens_of
 
 TOLERANCE = 1e-3  # of the standard deviation of a value
 NOISE = 1e-5  # standard deviations: what float32 and the order of sums make differ
@@ -33,8 +33,10 @@ NO_TEXT = "give a text with -p, or ids with --tokens"
 
 @dataclass(frozen=True)
 class WeightDifference:
-    """A weight of two files. other_format: None where the other file has no such weight. largest, rms: of the
-    difference, in standard deviations of the weight; None where shapes differ.
+    """A weight that differs between two files.
+
+    other_format: None if the other file has no such weight. largest, rms: of the difference, in standard deviations of
+    the weight; None if shapes differ.
     """
 
     name: str
@@ -46,11 +48,11 @@ class WeightDifference:
 
 @dataclass(frozen=True)
 class NodeDifference:
-    """How a node's values differ. largest: of the absolute difference; relative, rms: the largest, and the root of the
-    mean square, in standard deviations of the value. token, element: where the largest is, with the values there.
+    """How a node's values differ.
 
-    jump: by how much rms is larger than that of what the node reads; None where that is equal but for
-    float32's rounding, or not known.
+    largest: absolute difference; relative, rms: largest difference and root mean square, in standard deviations of the
+    value. token, element: position of the largest, value, other_value: the values there. jump: rms relative to that of
+    the node's inputs; None if those are equal within float32's rounding, or unknown.
     """
 
     number: int
@@ -70,10 +72,11 @@ class NodeDifference:
 
 @dataclass(frozen=True)
 class Cause:
-    """What may have made a node differ. between: nodes that it is computed by, of which the other has no values.
+    """Possible causes of a node's difference. between: nodes on the way to it for which the reference has no values.
 
-    weights: all that these read; changed: those that differ between two files. attributes: numbers that differ, here
-    and there, by `NODE.NAME`. changed, attributes: None where the other is no GGUF file.
+    reads: the nearest compared inputs. weights: all that these nodes read; changed: those that differ between two
+    files. attributes: numbers that differ, here and there, by `NODE.NAME`. changed, attributes: None if the reference
+    is no GGUF file.
     """
 
     between: tuple[str, ...]
@@ -85,10 +88,11 @@ class Cause:
 
 @dataclass(frozen=True)
 class Comparison(Report):
-    """nodes: all that both have, in the order of the run. first: the first that differs; jump: the first whose error is
-    much larger than that of what it reads. not_compared: names of nodes that the other has no values of.
+    """A comparison of two runs.
 
-    kind: of the other: "model", "values", "transformers" or "log". keys: of the architecture, that differ: here, there.
+    nodes: all that both have, in order of the run. first: the first that differs; jump: the first whose error is much
+    larger than that of its inputs. not_compared: names of nodes without values in the reference. kind: type of the
+    reference: "model", "values", "transformers" or "log". keys: of the architecture, that differ: here, there.
     """
 
     file: str
@@ -113,7 +117,7 @@ class Comparison(Report):
 
 @dataclass(frozen=True)
 class Reference:
-    """What a model is held against. model, shown: of a GGUF file. values, log: what is known of nodes."""
+    """The run that a model is compared with. model, shown: of a GGUF file. values, log: known values of nodes."""
 
     name: str
     reference_type: str
@@ -132,15 +136,16 @@ def compare_values(
     precision: str = "float32",
     threads: int | None = None,
     values: NodeValues | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
-    """Run a text through a model, and find the first node whose values are not those of the other.
+    """Run a text through a model, and find the first node whose values differ from a reference.
 
-    other: a GGUF file or a Model; a file that `NodeValues.save` wrote; the folder of a checkpoint, which transformers
-    runs; or what llama-eval-callback printed. prompt: a text or ids; None for those of saved values or of a log.
-    tolerance: of the largest difference, in standard deviations of a value. precision, threads: of `node_values`.
-    values: of the source, if they are known.
-    Raises OptionError for no text, another text than that of the other, and what the other cannot be; VocabularyError
-    where two files make other tokens of a text; and as `node_values` does.
+    other: a GGUF file or a Model; a file that `NodeValues.save` wrote; a checkpoint's folder, which transformers runs;
+    or a log of llama-eval-callback. prompt: a text or ids; None for those of saved values or of a log. tolerance: of
+    the largest difference, in standard deviations of a value. precision, threads: of `node_values`. values: of the
+    source, if already computed. progress: of `node_values`, for each model in turn.
+    Raises OptionError for a missing text, another text than the reference's, and an
+    invalid reference; VocabularyError if two files tokenize the text differently; and as `node_values` does.
     """
     if not tolerance >= 0:
         raise OptionError(f"tolerance is {tolerance}; a number from 0 on was expected", "such as 0.001")
@@ -154,11 +159,11 @@ def compare_values(
     tokens = _tokens(model, prompt, str(path), log.tokens if log else dump.tokens if dump else ())
     if reference_type == "model":
         _check_tokens(model, opened_gguf(other), prompt, tokens)
-    mine = values or node_values(model, tokens, precision=precision, threads=threads)
+    mine = values or node_values(model, tokens, precision=precision, threads=threads, progress=progress)
     held = Reference(str(path), reference_type, dump.values if dump else {}, log)
     if reference_type == "model":
         against = opened_gguf(other)
-        there = node_values(against, tokens, precision=precision, threads=threads)
+        there = node_values(against, tokens, precision=precision, threads=threads, progress=progress)
         held = Reference(str(against.path), reference_type, there.values, None, against, graph(against))
     elif reference_type == "transformers":
         held = Reference(str(path), reference_type, transformers_values(model, shown, path, tokens))
@@ -166,7 +171,7 @@ def compare_values(
 
 
 def _reference_type(other: PathLike | Model) -> tuple[str, Path]:
-    """What the other is. Raises FileError for what it cannot be."""
+    """Return the type of the reference. Raises FileError for an invalid one."""
     if isinstance(other, Model):
         return "model", other.path
     path = located(other)
@@ -183,7 +188,7 @@ def _reference_type(other: PathLike | Model) -> tuple[str, Path]:
     with path.open("rb") as file:
         if file.read(4) not in (b"GGUF", b"FUGG"):
             raise FileError(
-                f"{path} is nothing to compare with",
+                f"{path} cannot be compared with",
                 "a GGUF file, values of --save, a checkpoint's folder or a log of llama-eval-callback is expected",
             )
     return "model", path
@@ -192,7 +197,7 @@ def _reference_type(other: PathLike | Model) -> tuple[str, Path]:
 def _tokens(model: Model, prompt: Prompt | None, name: str, known: tuple[int, ...]) -> tuple[int, ...]:
     if prompt is None:
         if not known:
-            raise OptionError(f"there is no text to run: {name} does not say its tokens", NO_TEXT)
+            raise OptionError(f"there is no text to run: {name} does not list its tokens", NO_TEXT)
         return known
     tokens = tokens_of(model, prompt)
     if known and tokens != known:
@@ -210,7 +215,7 @@ def _some(tokens: Sequence[int]) -> str:
 
 
 def _check_tokens(model: Model, other: Model, prompt: Prompt | None, tokens: tuple[int, ...]) -> None:
-    """Raise VocabularyError where the other file makes other tokens of the text."""
+    """Raise VocabularyError if the other file tokenizes the text differently."""
     if isinstance(prompt, str) and (there := tokens_of(other, prompt)) != tokens:
         raise VocabularyError(
             f"{model.path} and {other.path} make other tokens of the text: {_some(tokens)} and {_some(there)}",
@@ -251,9 +256,10 @@ def _compared(model: Model, shown: ModelGraph, mine: NodeValues, other: Referenc
 
 @dataclass(frozen=True)
 class Pair:
-    """Values here and there at the same places. places: in all values of the node. spread: the standard deviation of
-    the value. slack: what numbers there are rounded to. sums: of all values, here and there, and what the
-    tolerance of their difference is a part of.
+    """Values of both runs at the same positions.
+
+    places: in all values of the node. spread: standard deviation of the value. slack: rounding of printed numbers.
+    sums: of all values, in both runs, and the scale of the tolerance of their difference.
     """
 
     mine: NDArray[np.float64]
@@ -266,7 +272,7 @@ class Pair:
 
 
 def _pair(array: Array, name: str, layer: int | None, other: Reference) -> Pair | None:
-    """What both have of a node; None where the other has nothing that can be compared."""
+    """Return the values that both runs have of a node; None if they cannot be compared."""
     rows = array.reshape(len(array), -1).astype(np.float64)
     width = rows.shape[1]
     if other.log is not None:
@@ -296,12 +302,12 @@ def _pair(array: Array, name: str, layer: int | None, other: Reference) -> Pair 
 
 
 def _noise_of_sum(values: NDArray[np.float64]) -> float:
-    """Ten times what errors of one standard deviation add up to, and what float32 loses in a sum one by one."""
+    """Return ten times the sum of independent errors of one standard deviation, plus float32's loss in a naive sum."""
     return 10 * _spread(values) * float(len(values) ** 0.5) + 1e-2 * float(np.abs(values).sum())
 
 
 def _unequal(rows: NDArray[np.float64]) -> Pair:
-    """Return values of other widths: nothing is equal."""
+    """Return a pair that differs, for values of different widths."""
     return Pair(rows[0, :1], np.array([np.inf]), np.zeros(1, np.int64), rows.shape[1], 1.0)
 
 
@@ -346,14 +352,14 @@ def _difference(
 def _known_inputs(
     node: GraphNode, nodes: Mapping[str, GraphNode], differences: Mapping[str, NodeDifference]
 ) -> list[str]:
-    """Return the nearest nodes before this one that were compared."""
+    """Return the nearest compared nodes before this one."""
     return _ways(node, nodes, differences)[1]
 
 
 def _ways(
     node: GraphNode, nodes: Mapping[str, GraphNode], differences: Mapping[str, NodeDifference]
 ) -> tuple[list[str], list[str]]:
-    """Return nodes between this one and those before it that were compared, and these."""
+    """Return the nodes between this one and the nearest compared ones before it, and these."""
     between, known, waiting = dict[str, None](), dict[str, None](), list(node.inputs)
     while waiting:
         name = waiting.pop(0)
@@ -392,7 +398,7 @@ def _cause(
 
 
 def _weight_difference(mine: Tensor, theirs: Tensor | None) -> WeightDifference | None:
-    """None where both have the same values."""
+    """Return how a weight differs; None if both have the same values."""
     if theirs is None:
         return WeightDifference(mine.name, mine.format.name, None, None, None)
     if tuple(mine.shape) != tuple(theirs.shape):
@@ -406,7 +412,7 @@ def _weight_difference(mine: Tensor, theirs: Tensor | None) -> WeightDifference 
 
 
 def _keys(mine: Model, theirs: Model) -> dict[str, tuple[Any, Any]]:
-    """Return keys of the architecture whose values differ; None for a key that a file does not have."""
+    """Return the architecture's keys whose values differ; None for a key that a file lacks."""
     prefix, different_keys = f"{mine.architecture}.", dict[str, tuple[Any, Any]]()
     for key in dict.fromkeys((*mine.metadata, *theirs.metadata)):
         a, b = (_plain(each.metadata.get(key)) for each in (mine, theirs))

@@ -1,4 +1,4 @@
-"""What llama.cpp's llama-eval-callback prints of a run: some values of each intermediate result, and their sum."""
+"""Read logs of llama.cpp's llama-eval-callback: some values of each intermediate result, and their sum."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -50,7 +50,10 @@ BEFORE_ROTATION = {"Qcur", "Kcur", "Vcur"}  # and before they are clamped
 
 @dataclass(frozen=True)
 class Printed:
-    """A result: its sizes as ggml has them (the fastest first), the places of the printed values, and their sum."""
+    """A printed result.
+
+    sizes: in ggml's order (fastest first). places: positions of the printed values. sum: of all values.
+    """
 
     operation: str
     sizes: tuple[int, ...]
@@ -65,13 +68,13 @@ class Printed:
 
 @dataclass
 class EvalLog:
-    """tokens: ids of the text, where the log has them. results: by name, in the order of the run."""
+    """A log. tokens: ids of the text, if the log has them. results: by name, in order of the run."""
 
     tokens: tuple[int, ...] = ()
     results: dict[str, list[Printed]] = field(default_factory=dict)
 
     def find(self, name: str, layer: int | None) -> Printed | None:
-        """What llama.cpp has for a node; None where its log has nothing of that name."""
+        """Return llama.cpp's result for a node; None if the log has none of that name."""
         suffix = "" if layer is None else f"-{layer}"
         base = name.removesuffix(suffix) if suffix else name
         for there, operation in CALLED.get(base, ((base, ""),)):
@@ -87,7 +90,7 @@ class EvalLog:
 
 
 def is_eval_log(path: Path) -> bool:
-    """Return whether a file begins as such a log does."""
+    """Return whether a file begins like such a log."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -96,9 +99,7 @@ def is_eval_log(path: Path) -> bool:
 
 
 def read_eval_log(path: Path) -> EvalLog:
-    """Return a log, which may be cut off at its end: what is not complete is left out. Raises FileError for another
-    file.
-    """
+    """Read a log, which may be cut off: incomplete results are left out. Raises FileError for another file."""
     try:
         lines = read_bytes(path, LOG).decode("utf-8", "replace").splitlines()
     except OSError as error:
@@ -123,7 +124,7 @@ def _tokens(lines: Sequence[str]) -> tuple[int, ...]:
 
 
 def _results(lines: Sequence[str]) -> Iterator[tuple[str, Printed]]:
-    """Results by name; those without a name of their own, and views of others, are left out."""
+    """Yield results by name; unnamed ones and views are left out."""
     name, operation, sizes = "", "", (0, 0, 0, 0)
     at, places, values = [-1, -1, -1], list[int](), list[float]()
     for line in lines:
@@ -140,7 +141,7 @@ def _results(lines: Sequence[str]) -> Iterator[tuple[str, Printed]]:
 
 
 def _read_line(line: str, sizes: Sequence[int], at: list[int], places: list[int], values: list[float]) -> None:
-    """Return a line of values, or of what stands around them. at: places in the fourth, third and second axis."""
+    """Read a line of values or brackets. at: indices in the fourth, third and second axis."""
     text, depth = line.strip(), (len(line) - len(line.lstrip())) // 4
     if text == "[":
         if depth in (1, 2):

@@ -1,4 +1,4 @@
-"""What modules of a checkpoint give when transformers runs it, by the names of the nodes of a model's graph."""
+"""Values of a checkpoint's modules in transformers, by the names of a graph's nodes."""
 
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +13,7 @@ from ...inspection.graph import ModelGraph
 from ...inspection.original.logits_check import loaded_original, quiet_transformers
 from ...io.stores.path import first_line
 from ...models.model import Model
+from ...models.running import running_model
 from .values import Array
 
 LAYERS = ("layers", "h", "blocks")
@@ -45,10 +46,10 @@ Keep = Callable[[str, Any], None]
 
 
 def transformers_values(source: Model, shown: ModelGraph, folder: Path, tokens: Sequence[int]) -> dict[str, Array]:
-    """Return values (tokens, …) of those nodes that a module of the checkpoint computes, in float32.
+    """Return values (tokens, …) of the nodes that a module of the checkpoint computes, in float32.
 
-    Queries and keys are left out where the converter changes the order of their rows. Raises OptionError without torch
-    and transformers, and ModelError for a checkpoint that transformers cannot run.
+    Queries and keys are left out if the converter reorders their rows. Raises OptionError without torch and
+    transformers, and ModelError for a checkpoint that transformers cannot run.
     """
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
         raise OptionError(
@@ -67,7 +68,7 @@ def transformers_values(source: Model, shown: ModelGraph, folder: Path, tokens: 
                 values[name] = np.array(array)
 
     with quiet_transformers(), torch.no_grad():
-        original: Any = loaded_original(source.running(), folder, "compare with a GGUF file of it")
+        original: Any = loaded_original(running_model(source), folder, "compare with a GGUF file of it")
         for name, module, reads_input in _modules(original, shown):
             if reads_input:
                 module.register_forward_pre_hook(_input_hook(keep, name), with_kwargs=True)
@@ -90,7 +91,7 @@ def _input_hook(keep: Keep, name: str) -> Callable[..., None]:
 
 
 def _modules(original: Any, shown: ModelGraph) -> Iterator[tuple[str, Any, bool]]:
-    """Yield names of nodes with the module that computes each; True: the module's input is the value."""
+    """Yield names of nodes with the module that computes each; True: the value is the module's input."""
     backbone = original.base_model
     layers, norm = _one_of(backbone, LAYERS), _one_of(backbone, LAST_NORM)
     if layers is None:
@@ -110,8 +111,8 @@ def _modules(original: Any, shown: ModelGraph) -> Iterator[tuple[str, Any, bool]
 
 
 def _parts(module: Any, in_order: bool) -> Iterator[tuple[tuple[str, ...], Any, bool]]:
-    """Base names of nodes, and the parts of a layer that compute them. in_order: queries and keys are stored as they
-    are.
+    """Yield base names of nodes and the parts of a layer that compute them. in_order: rows of queries and keys are not
+    reordered.
     """
     for modules, base in OUTPUTS:
         part = _one_of(module, modules)

@@ -1,12 +1,12 @@
-"""Deltas: how a model's new files are made of its old ones, and of bytes that the delta brings along.
+"""Deltas: GGUF files that describe new files as ranges of old ones and bytes of their own.
 
-A delta is a GGUF file whose `general.type` is "delta". Sizes (bytes) and SHA-256 of the old and of the new files, each
-one after the other, are in `delta.old.sizes`, `delta.old.sha256`, `delta.new.sizes` and `delta.new.sha256`. The new
-files one after the other are ranges: `delta.sizes` says how many bytes each has, and `delta.begins` where it begins in
-the old files one after the other, or 2^64 - 1 where it is the next bytes of the delta's only tensor, `delta.bytes`.
+A delta's `general.type` is "delta". Sizes (bytes) and SHA-256 of the old and new files, in order, are in
+`delta.old.sizes`, `delta.old.sha256`, `delta.new.sizes` and `delta.new.sha256`. The concatenated new files are split
+into ranges: `delta.sizes` has the bytes of each, and `delta.begins` its offset in the concatenated old files, or 2^64 -
+1 for the next bytes of the delta's only tensor, `delta.bytes`.
 
-In a store, files are not read as a whole to verify them. `delta.sha256` is that of what the delta says, its bytes
-included. If the old files were in S3 when it was made, `delta.old.versions` are their entity tags.
+In a store, files are not read completely for verification. `delta.sha256` is the digest of the delta's content, its
+bytes included. If the old files were in S3 when it was made, `delta.old.versions` are their entity tags.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from quants.errors import FileError
 from ...io.gguf.reader import GgufFile, open_gguf
 from ...io.gguf.writer import Layout, TensorInfo, plan_file
 from ...io.positioned import Move
-from ...io.stores.pieces import Original, Piece
+from ...io.stores.pieces import ByteSource, Piece
 
 TYPE, VERSION, BYTES = "delta", 1, "delta.bytes"
 NEW = (1 << 64) - 1  # where a range begins that is in the delta
@@ -42,10 +42,10 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Delta:
-    """What a delta says. ranges: where each begins (NEW for bytes of the delta), and how many bytes it has.
+    """The content of a delta. ranges: offset (NEW for bytes of the delta) and bytes of each.
 
-    path, data: where the bytes are that it brings along. versions: entity tags of the
-    old files, if they were in S3. digest: SHA-256 of all this, as it says, "" of a delta that has none.
+    path, data: where the delta's own bytes are. versions: entity tags of the old files, if they were in S3. digest: its
+    SHA-256 as stored, "" if it has none.
     """
 
     path: Path
@@ -58,17 +58,17 @@ class Delta:
     digest: str = ""
 
     @property
-    def original(self) -> Original:
-        """Return its bytes."""
+    def original(self) -> ByteSource:
+        """Return the delta's file."""
         return self.opened.original
 
     @property
     def fresh(self) -> int:
-        """Return bytes that it brings along."""
+        """Return the number of the delta's own bytes."""
         return sum(size for begin, size in self.ranges if begin == NEW)
 
     def moves(self) -> list[tuple[list[tuple[int, Move]], list[Move]]]:
-        """For each new file what is copied into it: from which old file, and from the delta."""
+        """Return for each new file what to copy into it: from which old file, and from the delta."""
         old_ends, new_ends = (list(accumulate(size for size, _ in files)) for files in (self.old, self.new))
         moves: list[tuple[list[tuple[int, Move]], list[Move]]] = [([], []) for _ in self.new]
         at, data, source, target = 0, self.data, 0, 0
@@ -95,7 +95,7 @@ class Delta:
 
 
 def digest_of(old: Files, new: Files, ranges: Sequence[tuple[int, int]], fresh: Iterable[Bytes]) -> str:
-    """SHA-256 of what a delta says. fresh: its bytes, some at a time."""
+    """Return the SHA-256 of a delta's content. fresh: its bytes, in pieces."""
     digest = hashlib.sha256(json.dumps([old, new], separators=(",", ":")).encode())
     digest.update(np.asarray(ranges, "<u8").tobytes())
     for data in fresh:
@@ -106,7 +106,7 @@ def digest_of(old: Files, new: Files, ranges: Sequence[tuple[int, int]], fresh: 
 def plan_delta(
     old: Files, new: Files, ranges: list[tuple[int, int]], digest: str, versions: Sequence[str] = ()
 ) -> Layout:
-    """Return a delta before the bytes are written that it brings along. digest: see `digest_of`."""
+    """Return the layout of a delta before its bytes are written. digest: see `digest_of`."""
     metadata = Metadata()
     metadata.set("general.type", TYPE, ValueType.STRING)
     metadata.set("delta.version", VERSION, ValueType.UINT32)
@@ -127,7 +127,7 @@ def _numbers(numbers: list[int]) -> Value:
 
 
 def read_delta(path: Path) -> Delta:
-    """Read a delta, every number of which is checked. Raises FileError."""
+    """Read a delta and check all its numbers. Raises FileError."""
     opened = open_gguf(path, join=False)
     if opened.metadata.get("general.type") != TYPE:
         file_type = opened.metadata.get("general.type")
@@ -168,13 +168,13 @@ def _versions(opened: GgufFile, count: int) -> tuple[str, ...]:
 
 
 def check_digest(delta: Delta) -> None:
-    """Raise FileError where what a delta says, or its bytes, are not what it had when it was made."""
+    """Raise FileError if a delta's content does not match its SHA-256."""
     if not delta.digest:
         what = f"{delta.path} has no 'delta.sha256', which it needs to be applied in a store"
         raise FileError(what, hint="make it again")
     fresh = Piece(delta.original, delta.data, delta.fresh).read()
     if digest_of(delta.old, delta.new, delta.ranges, fresh) != delta.digest:
-        raise _damaged(delta.opened, "its SHA-256 is another than it says")
+        raise _damaged(delta.opened, "its SHA-256 does not match its content")
 
 
 def _files(opened: GgufFile, name: str) -> Files:

@@ -1,7 +1,7 @@
-"""Which ranges of bytes of a model's files are in those of another version of it, and where.
+"""Find byte ranges of a model's files in those of another version of it.
 
-Tensors of one name are compared block by block, headers from both ends. What is left is looked for anywhere in the old
-files: tensors that have another name now, experts and layers that moved up.
+Tensors of one name are compared block by block, headers from both ends. The rest is searched for anywhere in the old
+files: renamed tensors, renumbered experts and layers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...io.gguf.reader import GgufFile, map_file
-from ...io.stores.views import AT_ONCE, Followed, View
+from ...io.stores.views import AT_ONCE, HashedReader, View
 
 BLOCK = 1 << 16  # bytes that are compared at once
 MIN_COPY = 64  # bytes; a range that is shorter costs more than its bytes
@@ -23,7 +23,7 @@ Raw = Any  # uint8 of a file: an array, or a View of an object in a store, of wh
 
 
 class Span(NamedTuple):
-    """Bytes of the new files: a range of the old ones from `begin` on, or (begin -1) new ones."""
+    """Bytes of the new files: a range of the old ones from `begin` on, or (begin -1) new bytes."""
 
     begin: int
     size: int
@@ -31,7 +31,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Space:
-    """The files of a model, one after the other."""
+    """The files of a model, concatenated."""
 
     parts: Sequence[GgufFile]
 
@@ -41,11 +41,9 @@ class Space:
 
     @cached_property
     def raw(self) -> list[Raw]:
-        """Return the files' bytes, mapped; those of objects in a store are read when they are looked at. Raises
-        FileError.
-        """
+        """Return the files' bytes, mapped; objects in a store are read on access. Raises FileError."""
         return [
-            View(Followed(part.original), 0, part.file_size) if part.is_stored else map_file(part.path, "GGUF file")
+            View(HashedReader(part.original), 0, part.file_size) if part.is_stored else map_file(part.path, "GGUF file")
             for part in self.parts
         ]
 
@@ -55,7 +53,7 @@ class Space:
 
 
 def spans(old: Space, new: Space, progress: Callable[[int], None] = lambda done: None) -> list[Span]:
-    """Return the new files as ranges of the old ones and bytes of their own, in order; progress(bytes looked at)."""
+    """Return the new files as ranges of the old ones and new bytes, in order; progress(bytes compared)."""
     old_raw, old_starts = old.raw, old.starts
     tensors = {name: (index, part.offsets[name]) for index, part in enumerate(old.parts) for name in part.offsets}
     ends = [_ends(part) for part in old.parts]
@@ -91,7 +89,7 @@ def _ends(part: GgufFile) -> dict[str, int]:
 def _header(
     mine: Raw, part: GgufFile, number: int, old: Space, raw: Sequence[Raw], starts: Sequence[int]
 ) -> Iterator[Span]:
-    """Yield a header by what it begins and ends with as the old one did."""
+    """Yield a header as the common beginning and end with the old one."""
     index = min(number, len(old.parts) - 1)
     end, their_end = min(part.header_bytes, len(mine)), old.parts[index].header_bytes
     theirs = raw[index][: old.parts[index].data_offset]
@@ -104,7 +102,7 @@ def _header(
 
 
 def _compared(mine: Raw, theirs: Raw, begin: int) -> Iterator[Span]:
-    """Yield bytes beside others that begin at `begin`, block by block; within blocks that differ, from both ends."""
+    """Yield bytes compared with others that begin at `begin`, block by block; differing blocks from both ends."""
     common = min(len(mine), len(theirs))
     for at in range(0, common, BLOCK):
         a, b = mine[at : min(at + BLOCK, common)], theirs[at : min(at + BLOCK, common)]
@@ -120,7 +118,7 @@ def _compared(mine: Raw, theirs: Raw, begin: int) -> Iterator[Span]:
 
 
 def _merged(pieces: Iterator[Span] | list[Span]) -> Iterator[Span]:
-    """Spans that follow each other made one; ranges that are too short are new bytes."""
+    """Yield spans with adjacent ones joined; ranges that are too short become new bytes."""
     return _joined(_long_enough(_joined(pieces)))
 
 
@@ -148,7 +146,7 @@ def _long_enough(pieces: Iterator[Span]) -> Iterator[Span]:
 def _search(
     files: Sequence[tuple[Raw, list[Span]]], old: Sequence[Raw], starts: Sequence[int], total: int
 ) -> Iterator[Span]:
-    """Yield the spans again, new bytes looked for anywhere in the old files."""
+    """Yield the spans with new bytes searched for anywhere in the old files."""
     size = MIN_SEARCH
     while size * MAX_BLOCKS < total:
         size *= 2
@@ -195,7 +193,9 @@ def _search_in(
 
 
 def _next_block(mine: Raw, at: int, size: int, keys: NDArray[np.uint64], places: NDArray[np.int64]) -> tuple[int, int]:
-    """Return the first place from `at` on at which a block of the old files may stand, and the block's; (-1, -1)."""
+    """Return the first position from `at` on where a block of the old files may be, and the block's; (-1, -1)
+    for none.
+    """
     from quants.kernels.rolling import find_block
 
     step = len(mine) if isinstance(mine, np.ndarray) else max(2 * size, AT_ONCE)
@@ -209,12 +209,12 @@ def _next_block(mine: Raw, at: int, size: int, keys: NDArray[np.uint64], places:
 
 
 def _array(raw: Raw) -> NDArray[np.uint8]:
-    """Return the bytes themselves. Raises FileError."""
+    """Return the bytes. Raises FileError."""
     return raw.followed.read(raw.begin, raw.end) if isinstance(raw, View) else np.asarray(raw)
 
 
 def _equal_back(a: Raw, b: Raw) -> int:
-    """Return how many bytes both end with."""
+    """Return the length of the common end."""
     common = min(len(a), len(b))
     for at in range(0, common, BLOCK):
         size = min(BLOCK, common - at)
@@ -225,7 +225,7 @@ def _equal_back(a: Raw, b: Raw) -> int:
 
 
 def _equal(a: Raw, b: Raw) -> int:
-    """Return how many bytes both begin with."""
+    """Return the length of the common beginning."""
     common, step = min(len(a), len(b)), BLOCK
     for at in range(0, common, step):
         x, y = a[at : min(at + step, common)], b[at : min(at + step, common)]

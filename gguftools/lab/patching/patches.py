@@ -1,4 +1,4 @@
-"""Deltas between two versions of a model: made of their files, and applied to the old one to give the new one."""
+"""Make deltas between two versions of a model, and apply them to the old version."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from ...io.gguf.reader import GgufFile, open_gguf
 from ...io.gguf.shards import set_name, shard_paths
 from ...io.positioned import Move
 from ...io.stores.path import StorePath, located
-from ...io.stores.pieces import Original, Piece, Traffic
+from ...io.stores.pieces import ByteSource, Piece, Traffic
 from ...io.stores.views import View
 from ...models.model import Model, stored_file
 from ...writing.row_blocks import Progress
@@ -30,11 +30,11 @@ CHUNK = 1 << 24
 
 @dataclass(frozen=True)
 class PatchReport:
-    """What a delta has in it, or what was made by one.
+    """A delta that was made, or files that were made by one.
 
-    paths: what was written, or (dry_run) would be; nbytes: all of it. copied: bytes of the new files that are ranges of
-    the old ones; fresh: those that the delta brings along; ranges: how many of both. traffic: what it cost, or would
-    cost, in a store. warnings: of what travels though it is there.
+    paths: files that were written, or (dry_run) would be; nbytes: all of them. copied: bytes of the new files from the
+    old ones; fresh: from the delta; ranges: number of both. traffic: bytes read from and written to a store. warnings:
+    about avoidable transfers.
     """
 
     paths: list[Path]
@@ -72,7 +72,7 @@ class _Steps:
             self.progress(min(self.done, self.total), self.total, self.what)
 
     def going_on(self) -> Progress:
-        """Of work that counts for itself."""
+        """Return a progress function for work that counts its own bytes."""
         begun = self.done
 
         def report(done: int, total: int, what: str) -> None:
@@ -120,12 +120,11 @@ def make_patch(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> PatchReport:
-    """Write what turns one version of a model's file into another: ranges that stay, and the bytes that are new.
+    """Write a delta that turns one version of a model's file into another.
 
-    old, new: GGUF files, any shards of sets, or Models opened from such; what is in a store is read once.
-    output: the delta, a GGUF file of a type of its own. overwrite: replace a file that exists. dry_run: write nothing.
-    progress(bytes done, of how many, what).
-    Raises FileError, OptionError.
+    old, new: GGUF files, any shards of sets, or Models opened from such; files in a store are read once. output: the
+    delta, a GGUF file of its own type. overwrite: replace an existing file. dry_run: write nothing. progress(bytes
+    done, of how many, what). Raises FileError, OptionError.
     """
     before, after = (open_gguf(stored_file(each)) for each in (old, new))
     target = output_path(output, f"{set_name(after.path)}.delta.gguf")
@@ -156,7 +155,7 @@ def make_patch(
 
 
 def _fresh_moves(new: Space, ranges: Sequence[tuple[int, int]]) -> list[list[Move]]:
-    """For each new file the ranges that go into the delta, one behind the other, from 0 on."""
+    """Return for each new file the ranges that go into the delta, one after the other from 0 on."""
     ends, at, number = list(accumulate(part.file_size for part in new.parts)), 0, 0
     moves: list[list[Move]] = [[] for _ in ends]
     to = 0
@@ -203,13 +202,12 @@ def apply_patch(
     trust: bool = False,
     progress: Progress | None = None,
 ) -> PatchReport:
-    """Make the new version of a model's file of the old one and a delta; both versions are verified by their SHA-256.
+    """Make the new version of a model's file from the old one and a delta; both are verified by their SHA-256.
 
-    old: the file, any shard of a set, or a Model opened from one. output: the new file; of a set, what its shards'
-    names begin with. overwrite: replace files that exist. dry_run: verify the old one, write nothing.
-    Into a store: the delta is verified by its own SHA-256, the old file by its version, where the delta knows that, and
-    else it is read as a whole; trust: only its size is looked at.
-    progress(bytes done, of how many, what). Raises FileError, OptionError.
+    old: the file, any shard of a set, or a Model opened from one. output: the new file; of a set, the beginning of its
+    shards' names. overwrite: replace existing files. dry_run: verify the old file, write nothing. Into a store, the
+    delta is verified by its own SHA-256, and the old file by its version, or read completely if the delta has no
+    version; trust: check only its size. progress(bytes done, of how many, what). Raises FileError, OptionError.
     """
     path = located(delta)
     patch, opened = read_delta(path), open_gguf(stored_file(old))
@@ -248,12 +246,12 @@ def apply_patch(
 
 
 def _is_version(opened: GgufFile, delta: Delta) -> bool:
-    """Return whether the old files are the very objects that the delta was made from."""
+    """Return whether the old files are the objects that the delta was made from."""
     return bool(delta.versions) and delta.versions == tuple(_versions(opened))
 
 
 def _versions(opened: GgufFile) -> list[str]:
-    """Entity tags of S3, which are others where bytes are; what other stores say of versions tells less."""
+    """Return entity tags of S3, which change with the bytes; other stores' versions are not comparable."""
     tags = [part.stored if str(part.path).startswith("s3://") else "" for part in opened.parts]
     return tags if all(tags) else []
 
@@ -272,13 +270,16 @@ def _copies(delta: Delta, opened: GgufFile, targets: Sequence[Path]) -> list[Cop
         moves: list[list[Move]] = [[] for _ in originals]
         for source, move in kept:
             moves[source].append(move)
-        sources: list[tuple[Original, Sequence[Move]]] = [*zip(originals, moves, strict=True), (delta.original, fresh)]
+        sources: list[tuple[ByteSource, Sequence[Move]]] = [
+            *zip(originals, moves, strict=True),
+            (delta.original, fresh),
+        ]
         copies.append(Copy(target, b"", size, sources))
     return copies
 
 
 def _check(delta: Delta, steps: _Steps, opened: GgufFile) -> Callable[[int, Read], None]:
-    """What refuses a file that is not what the delta was made for."""
+    """Return a function that refuses a file without the expected digest."""
 
     def check(number: int, read: Read) -> None:
         size, digest = delta.new[number]

@@ -1,4 +1,4 @@
-"""Statements of what a file is and was made of, as in-toto has them, for whoever signs and checks such statements.
+"""Write and verify in-toto statements about a file and what it was made from.
 
     FILE.intoto.json      a Statement v1: subjects are the output's files, the predicate says what decided their bytes
     FILE.sigstore.json    the same in a bundle signed by sigstore, where that was asked for
@@ -59,7 +59,7 @@ SHOWN = 20  # altered tensors that a person is told of
 
 @dataclass(frozen=True)
 class Attestation(Report):
-    """A statement that was written: `path`, and the signed bundle. manifest: what it is made from, if there is one."""
+    """A statement that was written to `path`, and its signed bundle. manifest: the one it was made from, if any."""
 
     path: Path
     subjects: dict[str, str]
@@ -69,9 +69,9 @@ class Attestation(Report):
 
 @dataclass(frozen=True)
 class Verification(Report):
-    """A file beside a statement. problems: what is not as it says, a line each; tensors: names of those altered."""
+    """A file compared with a statement. problems: a line for each mismatch; tensors: names of altered ones."""
 
-    also: ClassVar[tuple[str, ...]] = ("passed",)
+    also: ClassVar[tuple[str, ...]] = ("ok",)
 
     path: Path
     statement: str
@@ -80,7 +80,7 @@ class Verification(Report):
     tensors: tuple[str, ...] = ()
 
     @property
-    def passed(self) -> bool:
+    def ok(self) -> bool:
         return not self.problems
 
 
@@ -97,22 +97,21 @@ def attest(  # noqa: PLR0913  # what a statement is made of
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Attestation:
-    """Write an in-toto statement of a GGUF file, or of a split set any shard of which is named.
+    """Write an in-toto statement about a GGUF file, or about a split set (name any shard).
 
-    manifest: what says how it was made; default FILE.manifest.json, if there is one. It must be of the file as it is.
-    source: what it was made of; beside a manifest it is compared with that, without one it is stated. recipe, imatrix:
-    the recipe's name or text, and the importance matrix, to be stated without a manifest. output: default
-    FILE.intoto.json. sign: also write FILE.sigstore.json, signed by sigstore with the credential of the surroundings,
-    as continuous integration has one (extra `sign`). overwrite: replace what is there. progress(bytes, of how many,
-    name). threads: default all processors.
-    Raises OptionError, FileError.
+    manifest: how the file was made; default FILE.manifest.json, if it exists. It must match the file. source: what the
+    file was made from; compared with the manifest, or stated without one. recipe, imatrix: the recipe's name or text,
+    and the importance matrix, to state without a manifest. output: default FILE.intoto.json. sign: also write
+    FILE.sigstore.json, signed by sigstore with the ambient credential, as in continuous integration (extra `sign`).
+    overwrite: replace existing files. progress(bytes, of how many, name). threads: default all processors. Raises
+    OptionError, FileError.
     """
     opened = opened_file(file)
     first = opened.parts[0].path
     given = manifest_path(first) if manifest is None else located(manifest)
     known = read_manifest(given) if manifest is not None or exists(given) else None
     if known is not None and (recipe is not None or imatrix is not None):
-        raise OptionError(f"{given} says how {first.name} was made", "leave out --recipe and --imatrix")
+        raise OptionError(f"{given} describes how {first.name} was made", "leave out --recipe and --imatrix")
     stated, text_file = (None, None) if recipe is None else recipe_or_file(recipe)
     target = output_path(first.with_name(first.name + INTOTO) if output is None else output, first.name + INTOTO)
     bundle = target.with_name(target.name.removesuffix(INTOTO) + SIGSTORE) if sign else None
@@ -129,7 +128,7 @@ def attest(  # noqa: PLR0913  # what a statement is made of
     else:
         _check_manifest(given, known, files, tensors)
         if made_of is not None and (wrong := source_differences(made_of, known.source)):
-            raise FileError(wrong[0], f"{given.name} says what the source was")
+            raise FileError(wrong[0], f"{given.name} names the source")
         statement = _statement_of(known, files, tensors)
     text = json.dumps(statement, indent=1) + "\n"
     envelope = None if signed is None else signed(text.encode())
@@ -143,14 +142,14 @@ def attest(  # noqa: PLR0913  # what a statement is made of
 def _check_manifest(
     path: Path, manifest: Manifest, files: Sequence[FileRecord], tensors: Sequence[TensorRecord]
 ) -> None:
-    """Raise FileError where a file is not what its manifest says."""
+    """Raise FileError if a file does not match its manifest."""
     if [(each.bytes, each.sha256) for each in files] == [(each.bytes, each.sha256) for each in manifest.files]:
         return
     listed = {each.name: each.sha256 for each in manifest.tensors}
     altered = [each.name for each in tensors if listed.get(each.name) != each.sha256]
     what = f"tensor {quote(altered[0])} is another" if altered else "its keys or its layout are others"
-    hint = "`gguftools reproduce` says what was altered"
-    raise FileError(f"{files[0].name} is not what {path} says: {what}", hint)
+    hint = "`gguftools reproduce` shows what was altered"
+    raise FileError(f"{files[0].name} does not match {path}: {what}", hint)
 
 
 def _statement_of(manifest: Manifest, files: Sequence[FileRecord], tensors: Sequence[TensorRecord]) -> dict[str, Any]:
@@ -211,11 +210,11 @@ def _source_material(source: SourceRecord, file: FileRecord) -> dict[str, Any]:
 def verify_attestation(
     file: PathLike, statement: PathLike | None = None, *, threads: int | None = None, progress: Progress | None = None
 ) -> Verification:
-    """Compare a GGUF file, or a split set, with a statement: whole, and tensor by tensor.
+    """Compare a GGUF file, or a split set, with a statement: as a whole, and tensor by tensor.
 
-    statement: a statement, or sigstore's bundle of one, whose signature is not looked at; default FILE.intoto.json.
-    threads: default all processors. progress(bytes, of how many, name).
-    Raises FileError for what is no statement, or of another file.
+    statement: a statement, or sigstore's bundle of one, whose signature is not checked; default FILE.intoto.json.
+    threads: default all processors. progress(bytes, of how many, name). Raises FileError for an invalid statement, or
+    one about another file.
     """
     opened = opened_file(file)
     first = opened.parts[0].path
@@ -242,7 +241,7 @@ def verify_attestation(
 def _altered(
     file: GgufFile, listed: Mapping[str, Mapping[str, Any]], threads: int | None, progress: Progress | None
 ) -> tuple[list[str], list[str]]:
-    """What is not as the statement says of tensors: lines for people, and names."""
+    """Return mismatches with a statement's tensors: lines for users, and names."""
     if not listed:
         return [], []
     stored = [(number, name) for number, part in enumerate(file.parts) for name in part.tensors]
@@ -262,15 +261,15 @@ def _altered(
 
 
 def _misplaced(part: GgufFile, name: str, stated: Mapping[str, Any]) -> str | None:
-    """What a statement says otherwise of a tensor's format and shape, where it says them."""
+    """Return how a tensor's format, shape or size differs from the statement's, where it has them."""
     tensor = part.tensors[name]
     actual = {"format": tensor.format.name, "shape": list(tensor.shape), "bytes": tensor.nbytes}
     wrong = next((key for key in actual if key in stated and stated[key] != actual[key]), None)
-    return None if wrong is None else f"its {wrong} is {actual[wrong]!r}, the statement says {quote(stated[wrong])}"
+    return None if wrong is None else f"its {wrong} is {actual[wrong]!r}, the statement has {quote(stated[wrong])}"
 
 
 def _read_statement(path: Path) -> tuple[list[tuple[str, str]], dict[str, Mapping[str, Any]]]:
-    """Subjects (name, SHA-256) of a statement, and what it lists of tensors, by name, if it is one of ours."""
+    """Return a statement's subjects (name, SHA-256), and its tensors by name, if it has our predicate."""
     statement = read_object(path, "statement")
     if "dsseEnvelope" in statement or "payload" in statement:
         statement = _payload(path, statement.get("dsseEnvelope", statement))
@@ -315,7 +314,9 @@ def _named_digest(path: Path, entry: Any, what: str) -> tuple[str, str]:
 
 
 def signer() -> Callable[[bytes], str]:
-    """What signs a statement, and gives sigstore's bundle. Raises OptionError without the library or a credential."""
+    """Return a function that signs a statement and returns sigstore's bundle. Raises OptionError without the library or
+    a credential.
+    """
     try:
         from sigstore import dsse, oidc
         from sigstore.models import ClientTrustConfig

@@ -1,4 +1,4 @@
-"""Planning an output anew by what is recorded of it, so that any of its rows can be made again."""
+"""Plan an output again from its recorded parameters, so that any of its rows can be encoded again."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -13,8 +13,10 @@ from ...conversion.transcoding import EXACT, plan_exact_again
 from ...inspection.identification import GUESSED_FILE_TYPE, identify
 from ...io.naming import is_remote, is_stored_gguf
 from ...measurement.texts import named_texts
-from ...models.model import Model, of_parts, planner_of
+from ...models.contents import streamed_tensors
+from ...models.model import Model, of_parts
 from ...models.model import open as open_model
+from ...models.outputs import planner_of
 from ...models.sources import of_checkpoint
 from ...provenance.parameters import Opening, Parameters
 from ...quantization.imatrix import ImportanceMatrix
@@ -26,7 +28,7 @@ from ...writing.row_blocks import Progress
 
 
 def opened_again(source: PathLike, opening: Opening) -> Model:
-    """Return a source as the model that it was for an output. Raises as `gguftools.open` does."""
+    """Open a source as it was opened for an output. Raises as `gguftools.open` does."""
     if not is_stored_gguf(source) and (is_remote(source) or Path(source).is_dir()):
         return of_parts(of_checkpoint(source, opening.pre, opening.embed_tokenizer))
     return open_model(source)
@@ -43,16 +45,15 @@ def planned_again(
 ) -> AbstractContextManager[Planned]:
     """Return the plan of an output; within the block, weights that texts decide can be read.
 
-    formats: of the file's tensors, which a search chose. path: what the plan calls the file; beside it encoded tensors
-    are kept. texts: by which weights were encoded, to be encoded anew.
-    Raises OptionError, FormatError, FileError.
+    formats: of the file's tensors, chosen by a search. path: the file's name in the plan; encoded tensors are kept next
+    to it. texts: the ones that weights were encoded with, to encode again. Raises OptionError, FormatError, FileError.
     """
     if parameters.recipe is None:
         outtype, reserve = str(parameters.outtype), parameters.reserve
         if outtype == EXACT:
             file = plan_exact_again(model, path, parameters.fallback, formats, parameters.rounded_grids, reserve)
         else:
-            tensors = model.streamed().values()
+            tensors = streamed_tensors(model).values()
             file = plan_conversion(path, model.metadata, tensors, model.origin, outtype, reserve)
         return nullcontext(Planned(outtype, (file,)))
     options = parameters.quantize_options
@@ -67,7 +68,7 @@ def planned_again(
 
 
 def calibration_of(parameters: Parameters, texts: list[str]) -> Calibration:
-    """Return the texts that weights were encoded by, read as they were then. Raises OptionError."""
+    """Return the texts that weights were encoded with, read as they were then. Raises OptionError."""
     if parameters.gptq is None:
         raise OptionError("texts mean nothing for this file: no weight was encoded by any", "leave out `gptq`")
     return Calibration(tuple(named_texts(texts)), *parameters.gptq)
@@ -76,7 +77,7 @@ def calibration_of(parameters: Parameters, texts: list[str]) -> Calibration:
 def guessed_parameters(
     source: Model, file: Model, imatrix: PathLike | None, threads: int | None, progress: Progress | None
 ) -> Parameters:
-    """Return how a file was made, as far as itself and its source show. Raises OptionError where they don't."""
+    """Return the parameters that a file and its source show. Raises OptionError if they don't."""
     number = file.metadata.get("general.file_type")
     declared = number % GUESSED_FILE_TYPE if isinstance(number, int) else None
     outtype = next((name for name, each in FILE_TYPES.items() if each == declared), None)

@@ -1,4 +1,4 @@
-"""What comparing a file with its manifest, or with what its source becomes, finds."""
+"""The report of a reproduction: a file compared with its manifest and with what its source becomes."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ MADE_OTHERWISE = "as it was written, but not what the source becomes here"
 
 @dataclass(frozen=True)
 class Place:
-    """Where bytes of a tensor first differ. column: the block's first; offset: of the byte in its file."""
+    """The first differing byte of a tensor. column: the first of its block; offset: in its file."""
 
     row: int
     block: int
@@ -35,9 +35,9 @@ class Place:
 
 @dataclass(frozen=True)
 class TensorCheck:
-    """What was found of a tensor. rows: compared, of_rows: that it has; blocks: of them, that differ; first: where.
+    """The result for one tensor. rows: compared, of_rows: in all; blocks: differing ones; first: where.
 
-    why: ALTERED, MADE_OTHERWISE, or what else is to be said of it.
+    why: ALTERED, MADE_OTHERWISE, or another remark.
     """
 
     name: str
@@ -65,14 +65,14 @@ class TensorCheck:
 
 @dataclass(frozen=True)
 class Sample:
-    """Ranges of rows that were drawn: `count` of `of` all, by the generator that `seed` begins."""
+    """Ranges of rows that were drawn: `count` of `of` in all, by a generator with this seed."""
 
     count: int
     of: int
     seed: int
 
     def missed(self, ranges: int = 1) -> float:
-        """Return the probability that an alteration is missed that lies in so many of the ranges."""
+        """Return the probability that the sample misses an alteration in `ranges` of the ranges."""
         chance = 1.0
         for i in range(min(ranges, self.of)):
             chance *= max(0, self.of - self.count - i) / (self.of - i)
@@ -84,10 +84,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A file beside what its source becomes.
+    """A file compared with what its source becomes.
 
-    made: in words, as what; keys: that differ; layout: what is otherwise in the file but tensors and keys; causes: why
-    tensors may differ, and what of source, matrix, texts and encoders is not the manifest's. sample: None where
+    made: recipe or type in words; keys: that differ; layout: differences other than tensors and keys; causes: why
+    tensors may differ, and differences of source, matrix, texts and encoders from the manifest's. sample: None if
     everything was compared.
     """
 
@@ -113,7 +113,7 @@ class Reproduction:
 
     @property
     def verdict(self) -> str:
-        """Return one sentence."""
+        """Return a summary in one sentence."""
         counts = Counter(tensor.found for tensor in self.tensors)
         compared = counts[EQUAL] + counts[DIFFERS]
         text = f"{counts[EQUAL]} of {compared} tensors are to the byte what {self.made} makes of {self.source}"
@@ -144,7 +144,7 @@ class Reproduction:
 
 
 def source_differences(source: SourceRecord, expected: SourceRecord) -> list[str]:
-    """Return how a source is another than the one of a manifest, a line for each file."""
+    """Return a line for each file of a source that differs from a manifest's."""
     if source.commit is not None and expected.commit is not None and source.commit != expected.commit:
         return [f"{source.name} is at commit {source.commit}; the source was {expected.name} at {expected.commit}"]
     if len(source.files) == len(expected.files) == 1:  # a file may have another name now
@@ -169,7 +169,7 @@ def source_differences(source: SourceRecord, expected: SourceRecord) -> list[str
 
 
 def record_differences(file: FileRecord, expected: FileRecord, what: str) -> list[str]:
-    """Return how a file is another than one of a manifest."""
+    """Return how a file differs from one of a manifest."""
     if file.bytes != expected.bytes:
         return [f"{file.name} is not {what}: it has {file.bytes:,} bytes, {expected.name} had {expected.bytes:,}"]
     if file.sha256 is not None and expected.sha256 is not None and file.sha256 != expected.sha256:
@@ -178,5 +178,5 @@ def record_differences(file: FileRecord, expected: FileRecord, what: str) -> lis
 
 
 def few_lines(lines: Sequence[str], count: int) -> list[str]:
-    """Return the first of many lines, and how many more there are."""
+    """Return the first lines, and how many more there are."""
     return [*lines[:count], *([f"… and {len(lines) - count} more"] if len(lines) > count else [])]

@@ -1,7 +1,7 @@
-"""Make a file's tensors again from its source, and compare them to the byte: by range reads, so that any part is cheap.
+"""Make a file's tensors again from its source and compare them byte by byte, by range reads, so that parts are cheap.
 
-What a manifest says is believed of nothing but what to try: where bytes come out equal, they are what the source
-becomes. No path in it is opened, but for a plain file or folder that lies beside the file itself.
+The manifest only says what to try: equal bytes are proof of their own. No path in it is opened, except a plain file or
+folder next to the file itself.
 """
 
 import hashlib
@@ -67,9 +67,9 @@ GAP = 1 << 22  # bytes of padding read at a time
 class Selection:
     """Which of a file's tensors to make again.
 
-    tensors: a regular expression for names. sample: so many ranges, drawn at random from all (seed: None for one of the
-    system's), each of 65536 values or a row: an alteration that lies in one of T is missed with the probability
-    1 - sample / T. Raises OptionError for numbers that mean nothing.
+    tensors: a regular expression for names. sample: number of ranges to draw at random, each of 65536 values or a row;
+    an alteration in one of T ranges is missed with the probability 1 - sample / T. seed: random seed, None for a random
+    one. Raises OptionError for invalid numbers.
     """
 
     tensors: str | None = None
@@ -97,18 +97,16 @@ def reproduce(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Reproduction:
-    """Make a file's tensors again from its source, and compare them and the keys with what is stored.
+    """Make a file's tensors again from its source, and compare them and the keys with the stored ones.
 
-    file: a GGUF file, or any shard of a set. source: what it was made of, as for `quantize` and `convert`; default:
-    what the manifest names, if that lies beside the file. manifest: default FILE.manifest.json, if there is one;
-    without it the recipe is found as `identify` does. imatrix: the importance matrix; default: the manifest's, if it
-    lies beside the file.
-    gptq: the texts that weights were encoded by, to encode all of them anew; without them such weights are compared
-    with their digests alone.
-    compare: which tensors, or a sample of rows; default all. threads: default all processors. progress(bytes done, of
-    how many, tensor).
-    Raises OptionError where source, matrix or texts are needed and not given, FileError, ModelError, VocabularyError
-    for what cannot be opened, FileError for a manifest that is none, or of another file.
+    file: a GGUF file, or any shard of a set. source: what it was made from, as for `quantize` and `convert`; default
+    the manifest's, if it is next to the file. manifest: default FILE.manifest.json, if it exists; without it the recipe
+    is determined as `identify` does. imatrix: the importance matrix; default the manifest's, if it is next to the file.
+    gptq: the texts that weights were encoded with, to encode them again; without them such weights are compared by
+    digest. compare: which tensors, or a sample of rows; default all. threads: default all processors. progress(bytes
+    done, of how many, tensor). Raises OptionError if source, matrix or texts are needed and missing, FileError,
+    ModelError, VocabularyError for files that cannot be opened, FileError for an invalid manifest or one of another
+    file.
     """
     tensors, drawn = compare.tensors, compare.sample
     begin = secrets.randbits(32) if compare.seed is None else compare.seed
@@ -127,7 +125,7 @@ def reproduce(
     weights = _matrix_path(opened, known, imatrix)
     if parameters is None:
         if texts is not None:
-            raise OptionError("texts alone do not tell how weights were encoded by them", "name the manifest, too")
+            raise OptionError("texts do not determine how weights were encoded", "name the manifest, too")
         parameters = guessed_parameters(model, of_file(opened), weights, threads, progress)
     matrix = None if weights is None else read_imatrix(weights)
     if matrix is None and known is not None and known.imatrix is not None:
@@ -167,12 +165,12 @@ def _check_same_file(file: GgufFile, manifest: Manifest, path: str) -> None:
 
 
 def _next_to_file(file: GgufFile, name: str | None, what: str, option: str) -> Path:
-    """Return a file or folder that a manifest names, if it lies beside the file. Raises OptionError."""
+    """Return a file or folder of the manifest that is next to the file. Raises OptionError."""
     if name is None:
-        raise OptionError(f"{file.path} does not say what it was made of", f"name {what} with `{option}`")
+        raise OptionError(f"{file.path} does not name {what}", f"name {what} with `{option}`")
     path = file.parts[0].path.with_name(name) if is_plain(name) else None
     if path is None or path.is_symlink() or not path.exists():  # a link may lead anywhere
-        raise OptionError(f"{what}, {quote(name)}, does not lie beside {file.path}", f"name it with `{option}`")
+        raise OptionError(f"{what}, {quote(name)}, is not next to {file.path}", f"name it with `{option}`")
     return path
 
 
@@ -187,9 +185,7 @@ def _matrix_path(file: GgufFile, manifest: Manifest | None, given: PathLike | No
 
 
 class _BlockResult(NamedTuple):
-    """A block of rows: how many blocks differ, the first of their bytes (row, byte); what was stored; what went
-    wrong.
-    """
+    """The result for a block of rows: number of differing blocks, first differing (row, byte), stored bytes, error."""
 
     blocks: int
     first: tuple[int, int] | None
@@ -199,14 +195,14 @@ class _BlockResult(NamedTuple):
 
 @dataclass
 class _Block(RowBlock):
-    """Rows of a source's tensor, and what is made of them."""
+    """Rows of a source's tensor, and how to encode them."""
 
     item: Item
 
 
 @dataclass
 class _Comparison:
-    """The comparison of one file. whole: every byte of it is compared, and every digest."""
+    """The comparison of one file. whole: every byte and every digest is compared."""
 
     file: GgufFile
     model: Model
@@ -227,11 +223,11 @@ class _Comparison:
         self.warnings: list[str] = []
 
     def check_unchanged(self) -> None:
-        """Raise FileError where file or source were changed while they were compared."""
+        """Raise FileError if file or source were changed while they were compared."""
         replace(self.model.origin.reads, states={**self.model.origin.states, **self.file.states}).check_unchanged()
 
     def compared(self, planned: Planned, pattern: str | None, sample: int | None, seed: int, fed: bool) -> Reproduction:
-        """Return tensors, keys and layout beside the plan's. fed: weights that texts decide were encoded anew."""
+        """Compare tensors, keys and layout with the plan. fed: weights that texts decide were encoded again."""
         plans = [replace(plan, metadata=self.with_own_names(plan)) for plan in planned.files]
         items = {item.tensor.name: item for plan in plans for item in plan.items}
         wanted = {tensor.name for tensor in selected(self.file.tensors, pattern)}
@@ -264,11 +260,11 @@ class _Comparison:
         )
 
     def made(self, planned: Planned) -> str:
-        """What the output is in words."""
+        """Return the output's recipe or type in words."""
         return f"{planned.name}{', with an importance matrix,' if self.matrix else ''}"
 
     def with_own_names(self, plan: FilePlan) -> Any:
-        """Return the metadata of a plan: what the matrix's file is called now is nothing of the file's."""
+        """Return a plan's metadata with the stored name of the matrix, which may have been renamed."""
         metadata, stored = plan.metadata.copy(), self.file.metadata
         if MATRIX_NAME in metadata and MATRIX_NAME in stored:
             metadata[MATRIX_NAME] = stored.value(MATRIX_NAME)
@@ -280,7 +276,7 @@ class _Comparison:
         return metadata
 
     def as_planned(self, name: str, item: Item | None, fed: bool) -> TensorCheck:
-        """What can be said of a tensor before its bytes are compared: UNCHECKED where these can be made."""
+        """Return the result for a tensor without comparing bytes: UNCHECKED if they can be made again."""
         tensor = self.stored[name]
         check = TensorCheck(name, tensor.format.name, UNCHECKED, of_rows=tensor.rows)
         if item is None:
@@ -301,11 +297,11 @@ class _Comparison:
 
     @property
     def lacks_matrix(self) -> bool:
-        """Return whether there was a matrix that is not there any more."""
+        """Return whether there was a matrix that does not exist any more."""
         return self.matrix is not None and not self.matrix.entries
 
     def sampled(self, items: Sequence[Item], count: int, seed: int) -> tuple[Sample, list[_Block]]:
-        """Return ranges of rows drawn from all, each as likely as any other."""
+        """Draw ranges of rows, all with the same probability."""
         steps = [_range_rows(item) for item in items]
         counts = [-(-item.tensor.rows // step) for item, step in zip(items, steps, strict=True)]
         ends = np.cumsum(counts)
@@ -320,7 +316,7 @@ class _Comparison:
         return Sample(len(blocks), total, seed), blocks
 
     def compare(self, items: Sequence[Item], blocks: Sequence[_Block]) -> dict[str, TensorCheck]:
-        """What of the tensors' rows is as it is made again; digests of the whole are compared on the way."""
+        """Compare the tensors' rows with those made again, and digests of whole tensors on the way."""
         threads = thread_count(self.threads)
         total = sum((block.stop - block.start) * block.tensor.row_bytes for block in blocks)
         tell = self.progress or (lambda *_: None)
@@ -343,7 +339,7 @@ class _Comparison:
                 hashes[name].update(np.ascontiguousarray(tail).data)
             ours = item.tensor.tail
             if item.is_copy and tail is not None and (ours is None or not np.array_equal(tail, ours)):
-                checks[name] = replace(checks[name], found=DIFFERS, why="what is stored behind its rows")
+                checks[name] = replace(checks[name], found=DIFFERS, why="the bytes after its rows")
             if not item.tensor.rows:
                 checks[name] = replace(checks[name], found=EQUAL)
         self.hashes = {name: result.hexdigest() for name, result in hashes.items()}
@@ -365,7 +361,7 @@ class _Comparison:
         return _BlockResult(max(1, int(in_blocks.sum())), (start + int(row), int(byte)), stored)
 
     def added(self, check: TensorCheck, block: _Block, result: _BlockResult) -> TensorCheck:
-        """What is known of a tensor, and what was found of more of its rows."""
+        """Return a tensor's result with that of more rows."""
         rows, blocks = check.rows + block.stop - block.start, check.blocks + result.blocks
         if result.first is None:
             return replace(check, rows=rows, found=EQUAL if check.found == UNCHECKED else check.found)
@@ -380,9 +376,9 @@ class _Comparison:
         return Place(row, number, number * form.block_size, part.path.name, offset)
 
     def digests(self, names: Sequence[str], sampled: bool) -> dict[str, TensorCheck]:
-        """What digests alone say of tensors that are not made again; nothing where only a sample is looked at."""
+        """Compare tensors that are not made again by their digests; not if only a sample is compared."""
         if sampled:
-            why = "by its digest alone, which needs all of it"
+            why = "only a digest of all its bytes could be compared"
             return {name: TensorCheck(name, self.stored[name].format.name, UNCHECKED, why=why) for name in names}
         self.hashes |= self.hashed(names)
         checks = {}
@@ -399,7 +395,7 @@ class _Comparison:
         return dict(zip(names, range_digests(ranges, self.threads, self.progress), strict=True))
 
     def explained(self, checks: dict[str, TensorCheck]) -> dict[str, TensorCheck]:
-        """Return tensors that differ, with what the manifest's digests say of them; where these lie, that."""
+        """Explain differing tensors by the manifest's digests, and find digests that are wrong."""
         wrong = [name for name, check in checks.items() if check.found == DIFFERS and name in self.records]
         self.hashes |= self.hashed([name for name in wrong if name not in self.hashes])
         for name, digest in self.hashes.items():
@@ -412,7 +408,7 @@ class _Comparison:
         return dict(sorted(checks.items(), key=lambda entry: order.get(entry[0], len(order))))
 
     def layout(self, plans: Sequence[FilePlan]) -> list[str]:
-        """What is otherwise in the file than tensors and keys: the header's bytes, and what is between tensors."""
+        """Return differences of the header's bytes, and of bytes between tensors."""
         if self.manifest is None:
             return []  # how much slack was wanted, nobody says
         if len(plans) != len(self.file.parts):
@@ -432,7 +428,7 @@ class _Comparison:
         return lines
 
     def causes(self, result: Reproduction, weights: PathLike | None, texts: list[str] | None) -> list[str]:
-        """Why bytes may differ; and what of source, matrix and texts is not the manifest's."""
+        """Return why bytes may differ, and how source, matrix and texts differ from the manifest's."""
         if self.manifest is None:
             return []
         made_otherwise = any(tensor.why == MADE_OTHERWISE or tensor.found in (OTHER, ABSENT) for tensor in result.wrong)
@@ -460,7 +456,7 @@ class _Comparison:
         return causes
 
     def other_encoders(self) -> str:
-        """Which encoders are of another version here."""
+        """Return which encoders have another version here."""
         assert self.manifest is not None
         names = [form for form, digest in self.manifest.encoders.items() if _encoder(form) != digest]
         changes = [f"the encoder of {', '.join(names)} is another version"] if names else []
@@ -477,7 +473,7 @@ def _encoder(form: str) -> str | None:
 
 
 def _range_rows(item: Item) -> int:
-    """Return rows of a range that a sample draws."""
+    """Return the rows of a range that a sample draws."""
     [(start, stop), *_] = row_ranges(item.tensor, max(1, SAMPLED_VALUES // (item.tensor.width or 1))) or [(0, 1)]
     return max(1, stop - start)
 
@@ -496,7 +492,7 @@ def _codecs(items: Iterable[Item]) -> Iterator[Codec]:
 
 
 def _padding(part: GgufFile, read: Callable[[int, int], NDArray[np.uint8]]) -> int | None:
-    """Where a byte between tensors, or behind them, is not 0."""
+    """Return the position of a byte between or after tensors that is not 0."""
     ranges = sorted((part.offsets[name], part.offsets[name] + tensor.nbytes) for name, tensor in part.tensors.items())
     position = part.data_offset
     for begin, end in [*ranges, (part.file_size, part.file_size)]:

@@ -1,1 +1,1 @@
-"""Tests of llama-perplexity: their files, which of their tasks are drawn, and what becomes of a task's text."""
+"""Benchmarks of llama-perplexity: their files, the tasks that are drawn, and the texts of a task."""

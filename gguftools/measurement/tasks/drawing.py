@@ -1,6 +1,6 @@
-"""Which tasks are drawn for a seed: the same that llama-perplexity draws for its own, which is 1.
+"""Draw tasks by a seed: the same ones as llama-perplexity with its own seed, which is 1.
 
-Both ways take numbers of the Mersenne twister MT19937, seeded as in C++.
+Both ways use numbers of the Mersenne twister MT19937, seeded as in C++.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ BLOCK = 256  # numbers made at a time
 
 
 def raw_numbers(seed: int) -> Iterator[int]:
-    """What std::mt19937 of that seed gives, 0 … 2^32 - 1, without end. Raises OptionError for no seed."""
+    """Yield the numbers of std::mt19937 with that seed, 0 … 2^32 - 1. Raises OptionError for an invalid seed."""
     if not 0 <= as_count(seed, "seed") < 1 << 32:
         raise OptionError(f"seed is {seed}; 0 to {(1 << 32) - 1} is expected")
     twister = np.random.RandomState(seed)  # which is seeded as C++ does, and whose bytes are the numbers as they are
@@ -24,14 +24,14 @@ def raw_numbers(seed: int) -> Iterator[int]:
 
 
 def shuffled(count: int, wanted: int, seed: int = SEED) -> list[int]:
-    """HellaSwag's way: `wanted` of `count` tasks, in random order even if these are all of them."""
+    """Return `wanted` of `count` tasks in random order, as HellaSwag draws them, even if these are all."""
     numbers, left = raw_numbers(seed), list(range(count))
     return [left.pop(_below(numbers, len(left))) for _ in range(min(wanted, count))]
 
 
 def _below(numbers: Iterator[int], limit: int) -> int:
-    """libstdc++'s uniform_int_distribution, after Lemire (2019): what is left of a product below 2^32 is rejected where
-    it would make some results likelier.
+    """Return a number below `limit` as libstdc++'s uniform_int_distribution does, after Lemire (2019): a product whose
+    remainder below 2^32 would make some results more likely is rejected.
     """
     threshold = (1 << 32) % limit
     while (product := next(numbers) * limit) % (1 << 32) < threshold:
@@ -40,8 +40,8 @@ def _below(numbers: Iterator[int], limit: int) -> int:
 
 
 def picked(count: int, wanted: int | None, seed: int = SEED) -> list[int]:
-    """Return the way of Winogrande and multiple choice: all in their order, or `wanted` of more, each replaced by the
-    last.
+    """Return all tasks in order, or `wanted` of more, each replaced by the last, as Winogrande and multiple
+    choice do.
     """
     numbers, left = raw_numbers(seed), list(range(count))
     if wanted is None or wanted >= count:

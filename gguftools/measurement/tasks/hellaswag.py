@@ -15,7 +15,7 @@ TASKS = 400
 
 
 def load(path: Path, tasks: int | None, seed: int) -> Drawn:
-    """Tasks drawn from a file, 400 if not said otherwise. Raises FileError for what is no such file."""
+    """Draw tasks from a file, 400 by default. Raises FileError for an invalid file."""
     lines = read_lines(path)
     if not lines:
         raise FileError(f"{path} has no tasks")

@@ -19,7 +19,7 @@ MAX_ANSWERS = 100
 
 @dataclass
 class _Reader:
-    """Goes through a file, every length of which may be a lie."""
+    """Reads a file whose lengths may be wrong."""
 
     path: Path
     data: bytes
@@ -55,7 +55,7 @@ class _Reader:
 
 
 def load(path: Path, tasks: int | None, seed: int) -> Drawn:
-    """Tasks drawn from a file, all if not said otherwise. Raises FileError for what is no such file."""
+    """Draw tasks from a file, all by default. Raises FileError for an invalid file."""
     reader = _Reader(path, read_bytes(path))
     count = reader.number("the number of tasks")
     if not count:
@@ -67,7 +67,7 @@ def load(path: Path, tasks: int | None, seed: int) -> Drawn:
         if len(drawn) < count:  # llama-perplexity does not look at the table either where it reads all
             reader.at = begins[i]
             if not 4 + 4 * count <= begins[i] < len(reader.data):
-                raise reader.wrong(f"it is said to begin at byte {begins[i]:,} of {len(reader.data):,}")
+                raise reader.wrong(f"by the table it begins at byte {begins[i]:,} of {len(reader.data):,}")
         loaded.append(_task(reader))
     return Drawn(loaded, count)
 

@@ -1,4 +1,4 @@
-"""A task as its file has it, and reading the files that are text."""
+"""Tasks, and reading files of tasks."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,10 @@ from ...io.naming import hint_for_absent
 
 @dataclass(frozen=True)
 class Task:
-    """texts: the context with each answer; right: the numbers of those that are right; where: in the file, for errors.
+    """A task.
 
-    bases: of a sentence with a gap, what goes before the gap and each choice.
+    where: in the file, for errors. texts: the context with each answer; right: the numbers of the right answers. bases:
+    of a sentence with a gap, the text before the gap with each choice.
     """
 
     where: str
@@ -24,7 +25,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Tasks drawn from a file that has so many; left_out: what of the file is no task, and why."""
+    """Tasks drawn from a file with `available` tasks; left_out: lines that are no tasks, and why."""
 
     tasks: list[Task]
     available: int
@@ -32,7 +33,7 @@ class Drawn:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return all of a file. Raises FileError where it cannot be read, or is too large to be one of tasks."""
+    """Return all bytes of a file. Raises FileError if it cannot be read, or is too large for a file of tasks."""
     try:
         return bounded_files.read_bytes(path, bounded_files.TASKS)
     except OSError as error:
@@ -40,8 +41,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return lines of a UTF-8 file as llama.cpp takes them: apart at line feeds alone, the last one of which does not
-    count.
+    """Return the lines of a UTF-8 file as llama.cpp splits them: at line feeds only, the last of which does not count.
 
     Raises FileError.
     """

@@ -16,9 +16,9 @@ FORM = "index,sentence with _ for the gap,choice 1,choice 2,answer (1 or 2)"
 
 
 def load(path: Path, tasks: int | None, seed: int) -> Drawn:
-    """Tasks drawn from a file, all if not said otherwise. Raises FileError for what is no such file.
+    """Draw tasks from a file, all by default. Raises FileError for an invalid file.
 
-    As in llama-perplexity lines that are no tasks are left out, and so is the last one, unless an empty one follows.
+    As in llama-perplexity, lines that are no tasks are skipped, and so is the last line unless an empty one follows.
     """
     lines = read_lines(path)
     every, left_out = [], []
@@ -33,7 +33,7 @@ def load(path: Path, tasks: int | None, seed: int) -> Drawn:
 
 
 def _task(path: Path, number: int, line: str) -> Task | str:
-    """Return a line's task, or why it is none."""
+    """Return the task of a line, or why it is none."""
     commas = _commas(line)
     if len(commas) < 4:
         return f"has {len(commas)} of 4 commas outside of quotes"
@@ -53,7 +53,7 @@ def _task(path: Path, number: int, line: str) -> Task | str:
 
 
 def _commas(line: str) -> list[int]:
-    """Where the first four commas outside of quotes are."""
+    """Return the positions of the first four commas outside quotes."""
     commas, quoted = [], False
     for i, letter in enumerate(line):
         if letter == '"':

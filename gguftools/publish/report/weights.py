@@ -6,19 +6,24 @@ from typing import Any
 from quants.arguments import PathLike
 from quants.errors import GgufToolsError
 
+from ...writing.row_blocks import Progress
+
 log = logging.getLogger(__name__)
 FIGURES = ("rmse", "relative", "sqnr")
 
 
-def tensor_errors(base: PathLike, other: PathLike, threads: int | None = None) -> dict[str, dict[str, float]]:
+def tensor_errors(
+    base: PathLike, other: PathLike, threads: int | None = None, progress: Progress | None = None
+) -> dict[str, dict[str, float]]:
     """Of each tensor that was changed rmse, relative error and SQNR in dB; nothing where the base has no weights.
 
-    base, other: as `diff --errors` takes them. threads: None for all processors.
+    base, other: as `diff --errors` takes them. threads: None for all processors. progress(bytes
+    read, of how many, tensor).
     """
     from ...inspection.weight_errors import weight_errors
 
     try:
-        tensors = weight_errors(base, other, threads=threads).tensors
+        tensors = weight_errors(base, other, threads=threads, progress=progress).tensors
     except GgufToolsError as error:  # a saved base has no tensors, or those of a stranger have no partners
         log.info("no errors of weights of %s: %s", other, error)
         return {}

@@ -60,8 +60,8 @@ def test_feedback_within_cut_columns() -> None:
         chosen = [choose(rows, piece, form, form.encode, "plain", threads) for threads in (1, 2)]
         assert np.array_equal(chosen[0].raw, chosen[1].raw)
         assert chosen[0].method == "feedback"
-        assert len(piece.found.blocks) == 768 // columns
-        errors[columns] = loss(form.decode(chosen[0].raw) - rows, piece.found)
+        assert len(piece.inputs.blocks) == 768 // columns
+        errors[columns] = loss(form.decode(chosen[0].raw) - rows, piece.inputs)
     assert errors[256] != errors[768]
 
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from gguftools.calibration.encoded import encoded_beside
-from gguftools.writing.resume import SEARCHED, left_behind
+from gguftools.calibration.encoded import open_encoded
+from gguftools.writing.resume import SEARCHED, unfinished_warnings
 from quants import Tensor, format_named, from_array
 
 HEAD = {"gguftools": 1, "of": "test"}
@@ -24,7 +24,7 @@ def raw(like, form):
 
 def stopped(target, work, head=HEAD, resume=False):
     """Do some work, and end as a killed run does."""
-    with pytest.raises(RuntimeError), encoded_beside(target, head, resume, SEARCHED) as kept:  # noqa: PT012
+    with pytest.raises(RuntimeError), open_encoded(target, head, resume, SEARCHED) as kept:  # noqa: PT012
         work(kept)
         raise RuntimeError
 
@@ -39,7 +39,7 @@ def test_what_is_kept_is_read_and_restored(tmp_path):
         assert np.array_equal(kept.tensors["a"].raw(2, 7), raw(a, FORMS[0])[2:7])
 
     stopped(target, work)
-    with encoded_beside(target, HEAD, True, SEARCHED) as kept:
+    with open_encoded(target, HEAD, True, SEARCHED) as kept:
         kept.restore({"a": (a, FORMS), "b": (b, FORMS[:1])})
         assert list(kept.tensors) == ["a"]  # b is wanted in another format
         assert np.array_equal(kept.tensors["a"].raw(0, 8), raw(a, FORMS[0]))
@@ -65,7 +65,7 @@ def test_bytes_take_the_place_of_those_they_replace(tmp_path):
 
     wanted = {}
     stopped(target, work)
-    with encoded_beside(target, HEAD, True, SEARCHED) as kept:
+    with open_encoded(target, HEAD, True, SEARCHED) as kept:
         kept.restore({like.name: (like, FORMS) for like in tensors})
         assert {name: found.format for name, found in kept.tensors.items()} == wanted
         for like in tensors:
@@ -86,7 +86,7 @@ def test_figures_outlive_the_bytes(tmp_path):
         assert target.with_name("x.gguf.search").stat().st_size == 0
 
     stopped(target, work)
-    with encoded_beside(target, HEAD, True, SEARCHED) as kept:
+    with open_encoded(target, HEAD, True, SEARCHED) as kept:
         kept.restore({"a": (a, FORMS)})
         assert (kept.tensors, kept.figures) == ({}, {"figure": 1})
 
@@ -112,7 +112,7 @@ def test_lines_that_lie_are_not_believed(tmp_path, line):
     stopped(target, lambda kept: kept.note("figure", 1))
     with target.with_name("x.gguf.search.journal").open("a") as journal:
         journal.write(line + "\n" + json.dumps({"figure": "next", "is": 2}) + "\n")
-    with encoded_beside(target, HEAD, True, SEARCHED) as kept:
+    with open_encoded(target, HEAD, True, SEARCHED) as kept:
         kept.restore({"a": (a, FORMS)})
         assert (kept.tensors, kept.figures) == ({}, {"figure": 1, "next": 2})
 
@@ -121,11 +121,11 @@ def test_other_runs_are_told_what_is_left(tmp_path):
     target = tmp_path / "x.gguf"
     stopped(target, lambda kept: kept.note("figure", 1))
     said = f"{target}.search is left of an interrupted run: finish that with `resume`, or delete it"
-    assert left_behind([target], False) == [said]
-    assert not left_behind([tmp_path / "y.gguf"], True, (SEARCHED,))  # of another file
-    assert left_behind([target], True) == left_behind([target], False)
-    assert "would have gone on" in left_behind([target], False, (SEARCHED,))[0]
-    assert not left_behind([target], True, (SEARCHED,))
-    with encoded_beside(target, HEAD, True, SEARCHED):
-        assert not left_behind([target], False)  # a run that is at work on it
-    assert not left_behind([target], False)
+    assert unfinished_warnings([target], False) == [said]
+    assert not unfinished_warnings([tmp_path / "y.gguf"], True, (SEARCHED,))  # of another file
+    assert unfinished_warnings([target], True) == unfinished_warnings([target], False)
+    assert "would have gone on" in unfinished_warnings([target], False, (SEARCHED,))[0]
+    assert not unfinished_warnings([target], True, (SEARCHED,))
+    with open_encoded(target, HEAD, True, SEARCHED):
+        assert not unfinished_warnings([target], False)  # a run that is at work on it
+    assert not unfinished_warnings([target], False)

@@ -216,8 +216,8 @@ def test_an_expert_that_saw_little_is_drawn_towards_all() -> None:
     pieces = list(pieces_of(found.pieces("e", 12), []))
     assert [(piece.start, piece.stop) for piece in pieces] == [(0, 4), (4, 8), (8, 12)]
     assert np.linalg.matrix_rank(found.of["e", 2].matrix().whole(), 1e-3) == 3
-    assert np.linalg.eigvalsh(pieces[2].found.whole()).min() > 0.3
-    assert np.allclose(pieces[0].found.whole(), found.of["e", 0].matrix().whole(), rtol=0.5, atol=0.5)
+    assert np.linalg.eigvalsh(pieces[2].inputs.whole()).min() > 0.3
+    assert np.allclose(pieces[0].inputs.whole(), found.of["e", 0].matrix().whole(), rtol=0.5, atol=0.5)
 
 
 def test_what_inputs_held_back_speak_against_is_not_done() -> None:

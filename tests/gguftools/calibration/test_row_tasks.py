@@ -11,7 +11,7 @@ import pytest
 
 import gguftools
 from gguftools.calibration import row_tasks
-from gguftools.calibration.encoded import Encoded, Lent, encoded_beside
+from gguftools.calibration.encoded import Encoded, Lent, open_encoded
 from gguftools.calibration.texts import Calibration
 from gguftools.measurement.texts import NamedText
 from gguftools.quantization.options import QuantizeOptions
@@ -117,7 +117,7 @@ def test_what_is_lent_is_found_where_it_is_the_same(tmp_path: Path) -> None:
         found[0][0] = 7  # of this process alone
         return lent
 
-    with encoded_beside(tmp_path / "x.gguf", {"gguftools": 1}, False) as kept:
+    with open_encoded(tmp_path / "x.gguf", {"gguftools": 1}, False) as kept:
         kept.keep(tensor, format_named("Q8_0"), format_named("Q8_0").encode(tensor.float32()), {})
         before = kept.tensors["x.weight"].raw(0, 3).tobytes()
         lent = lend(kept)

@@ -13,7 +13,7 @@ from gguftools.calibration.sensitivity import Judge, _Walk
 from gguftools.calibration.target import SearchOptions
 from gguftools.calibration.texts import Calibration
 from gguftools.measurement.texts import named_texts
-from gguftools.models.model import write_quantized
+from gguftools.models.outputs import write_quantized
 from gguftools.quantization.options import QuantizeOptions
 from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, OptionError

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ FUNCTIONS: dict[str, Callable[[], Any]] = {  # by command: what gives the result
     "merge": lambda: gguftools.merge("s-00001-of-00001.gguf", dry_run=True),
     "patch": lambda: gguftools.patch("make", "f16.gguf", "q4.gguf", "p.gguf", dry_run=True),
     "perplexity": lambda: gguftools.perplexity("q4.gguf", TEXT, n_ctx=64, chunks=2),
-    "quantize": lambda: gguftools.quantize("f16.gguf", "Q8_0", "q.gguf", write=AGAIN),
+    "quantize": lambda: gguftools.quantize("f16.gguf", "Q8_0", "q.gguf", write=replace(AGAIN, statistics=True)),
     "reproduce": lambda: gguftools.reproduce("q4.gguf", "f16.gguf"),
     "set-metadata": lambda: gguftools.set_metadata("q4.gguf", {"general.name": "x"}, dry_run=True),
     "show": lambda: gguftools.show("q4.gguf"),
@@ -112,7 +113,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     gguftools.convert(EXAMPLE, folder / "f16.gguf", "F16")
     gguftools.quantize(folder / "f16.gguf", "Q4_0", folder / "q4.gguf")
     shutil.copy(folder / "f16.gguf", folder / "chat.gguf")
-    gguftools.set_metadata(folder / "chat.gguf", chat_template="{% for m in messages %}{{ m.content }}{% endfor %}")
+    gguftools.set_metadata(
+        folder / "chat.gguf", [gguftools.SetChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")]
+    )
     lines = [line for line in TEXT.read_text(encoding="utf-8").splitlines() if len(line) > 40]
     tasks = [["An answer: " + lines[i], str(i % 4), *lines[i + 1 : i + 5]] for i in range(0, 20, 5)]
     (folder / "h.txt").write_text("".join(f"{line}\n" for task in tasks for line in task), encoding="utf-8")

@@ -14,7 +14,7 @@ from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.options import ConvertOptions
 from gguftools.io.checkpoint.folder import open_checkpoint
-from gguftools.io.stores import block_cache, trying
+from gguftools.io.stores import block_cache, retries
 from gguftools.writing.options import WriteOptions
 from quants import Tensor
 from quants.errors import FileError, OptionError
@@ -28,7 +28,7 @@ NAME = "hf://jane/austen-4m"
 
 @pytest.fixture
 def hub(monkeypatch):
-    monkeypatch.setattr(trying, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(retries, "FIRST_WAIT", 0.01)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with serving(Hub({"jane/austen-4m": MODEL})) as served:
         monkeypatch.setenv("HF_ENDPOINT", served.address)
@@ -40,7 +40,7 @@ def short_blocks(monkeypatch):
     """A small model in many requests."""
     monkeypatch.setattr(block_cache, "BLOCK", 1 << 18)
     monkeypatch.setattr(block_cache, "OWN_BLOCKS", 1 << 16)
-    monkeypatch.setattr(trying, "TRIES", 2)
+    monkeypatch.setattr(retries, "TRIES", 2)
 
 
 def safetensors(tensors: list[Tensor]) -> bytes:

@@ -95,7 +95,7 @@ def test_the_recipe_does_not_rest_on_what_the_file_says(model, plain, tmp_path):
     liar = edited(plain, tmp_path / "liar.gguf", {"general.file_type": 7})
     found = identify(model, liar)
     assert (found.recipe, found.declared) == ("Q4_K_M", "Q8_0")
-    assert "it says Q8_0" in found.verdict
+    assert "declared: Q8_0" in found.verdict
     silent = edited(plain, tmp_path / "silent.gguf", {"general.file_type": None})
     assert identify(model, silent).recipe == "Q4_K_M"
 

@@ -87,7 +87,7 @@ def test_readers_refuse_what_is_half_replaced_by_name(halves):
         assert journal.name in str(caught.value)
         assert "--recover" in str(caught.value.hint)
         report = gguftools.validate(folder / name)
-        assert (report.valid, journal.name in report.problems[0].message) == (False, True)
+        assert (report.ok, journal.name in report.problems[0].message) == (False, True)
 
 
 @pytest.mark.parametrize("words", [("show",), ("validate",), ("quantize", "Q8_0"), ("merge",), ("generate", "-p", "x")])

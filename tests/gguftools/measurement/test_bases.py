@@ -225,7 +225,7 @@ def damage(tensor, index, value):
         (damage("positions", 3, -1), "that it does not have"),
         (lambda _: ({}, {"logits_base.output.width": 63}), r"should have a tensor 'states', F32"),
         (lambda _: ({}, {"logits_base.version": 2}), "version 2"),
-        (lambda _: ({}, {"logits_base.n_ctx": "many"}), "which no base has"),
+        (lambda _: ({}, {"logits_base.n_ctx": "many"}), "is not valid in a base"),
         (lambda _: ({}, {"logits_base.precision": "float8"}), "precision"),
         (lambda _: ({}, {"general.type": "imatrix"}), "not a base"),
     ],

@@ -62,7 +62,7 @@ def test_other_keys_are_not(key):
     assert not is_known(key, ["llama"])
     with pytest.raises(OptionError, match=re.escape(repr(key))) as error:
         check_new_keys([key], metadata_of({"general.architecture": "llama"}), None, new=False)
-    assert "--new" in str(error.value.hint)
+    assert "`new`" in str(error.value.hint)
     check_new_keys([key], metadata_of({"general.architecture": "llama"}), None, new=True)
 
 

@@ -13,6 +13,7 @@ import pytest
 import gguftools
 from archs.metadata import GgufType, Metadata, Value, ValueType
 from gguftools.cli.arguments import parse_assignment, read_json_values
+from gguftools.cli.edits import operations_of
 from gguftools.io import locks
 from gguftools.io.gguf import journal
 from gguftools.io.gguf.journal import journal_path
@@ -90,12 +91,18 @@ SCALARS = {
 @pytest.mark.parametrize("name", SCALARS)
 def test_every_type_from_text_and_data(path, name):
     text, data = SCALARS[name]
-    gguftools.set_metadata(path, {"k": ArgumentText(text), "d": data}, types={"k": name, "d": name}, new=True)
+    gguftools.set_metadata(
+        path,
+        [gguftools.Set("k", ArgumentText(text), name), gguftools.Set("d", data, name)],
+        options=gguftools.EditOptions(new=True),
+    )
     assert stored(path, "k") == stored(path, "d") == (ValueType[name], None, data)
     report = gguftools.set_metadata(path, {"k": ArgumentText(text), "d": data})
     assert (report.changes, report.bytes_written) == ([], 0)
     array = json.dumps([data, data])
-    gguftools.set_metadata(path, {"a": ArgumentText(array)}, types={"a": f"ARRAY/{name}"}, new=True)
+    gguftools.set_metadata(
+        path, [gguftools.Set("a", ArgumentText(array), f"ARRAY/{name}")], options=gguftools.EditOptions(new=True)
+    )
     assert stored(path, "a") == (ValueType.ARRAY, ValueType[name], [data, data])
     gguftools.set_metadata(path, {"a": [data]})
     assert stored(path, "a") == (ValueType.ARRAY, ValueType[name], [data])
@@ -104,7 +111,11 @@ def test_every_type_from_text_and_data(path, name):
 
 
 def test_nested_arrays(path):
-    gguftools.set_metadata(path, {"n": ArgumentText("[[1, 2], []]")}, types={"n": "ARRAY/ARRAY/INT8"}, new=True)
+    gguftools.set_metadata(
+        path,
+        [gguftools.Set("n", ArgumentText("[[1, 2], []]"), "ARRAY/ARRAY/INT8")],
+        options=gguftools.EditOptions(new=True),
+    )
     gguftools.set_metadata(path, {"n": [[3], [-4, 5]]})
     value = open_gguf(path).metadata.value("n")
     assert [(item.element, item.data.tolist()) for item in value.data] == [
@@ -116,7 +127,9 @@ def test_nested_arrays(path):
 def test_type_from_the_text_where_nothing_else_says(path):
     texts = {"a": "true", "b": "12", "c": "-12", "d": "1.5", "e": "[1, -2]", "f": '["x"]', "g": "1.5.2", "h": "[x"}
     texts["i"] = str(2**40)
-    gguftools.set_metadata(path, {key: ArgumentText(text) for key, text in texts.items()}, new=True)
+    gguftools.set_metadata(
+        path, {key: ArgumentText(text) for key, text in texts.items()}, options=gguftools.EditOptions(new=True)
+    )
     kinds = {key: (v := open_gguf(path).metadata.value(key)).element or v.type for key in texts}
     names = ["BOOL", "UINT32", "INT32", "FLOAT32", "INT32", "STRING", "STRING", "STRING", "INT64"]
     assert [kind.name for kind in kinds.values()] == names
@@ -127,7 +140,7 @@ def test_type_from_the_text_where_nothing_else_says(path):
 
 
 def test_plain_strings_are_not_parsed(path):
-    gguftools.set_metadata(path, {"general.name": "true", "other": "5"}, new=True)
+    gguftools.set_metadata(path, {"general.name": "true", "other": "5"}, options=gguftools.EditOptions(new=True))
     assert (stored(path, "general.name")[2], stored(path, "other")) == ("true", (ValueType.STRING, None, "5"))
 
 
@@ -149,7 +162,9 @@ def test_values_that_the_type_cannot_hold(path, text):
     kind, message = BAD_VALUES[text]
     before = path.read_bytes()
     with pytest.raises(OptionError, match=message) as caught:
-        gguftools.set_metadata(path, {"k": ArgumentText(text)}, types={"k": kind}, new=True)
+        gguftools.set_metadata(
+            path, [gguftools.Set("k", ArgumentText(text), kind)], options=gguftools.EditOptions(new=True)
+        )
     assert "'k' is " in str(caught.value)
     assert path.read_bytes() == before
 
@@ -171,7 +186,7 @@ REFUSED = {
     'tokenizer.ggml.tokens=["a"]': "has 1 items, but",
     "general.alignment=48": "a power of two",
     "split.count=2": "split and merge write it",
-    "gguf.pad=[0]": "given by --reserve",
+    "gguf.pad=[0]": "given by `reserve`",
 }
 
 
@@ -180,18 +195,22 @@ def test_impossible_values_need_force(path, assignment):
     before = path.read_bytes()
     with pytest.raises(OptionError, match=REFUSED[assignment]) as caught:
         gguftools.set_metadata(path, dict([parse_assignment(assignment)]))
-    assert "--force" in (caught.value.hint or "")
+    assert "`force`" in (caught.value.hint or "")
     assert path.read_bytes() == before
     if not assignment.startswith(("general.alignment", "split.", "gguf.")):
-        report = gguftools.set_metadata(path, dict([parse_assignment(assignment)]), force=True)
+        report = gguftools.set_metadata(
+            path, dict([parse_assignment(assignment)]), options=gguftools.EditOptions(force=True)
+        )
         assert report.warnings
         assert len(report.changes) == 1
 
 
 def test_wrong_type_needs_force(path):
     with pytest.raises(OptionError, match="is read as UINT32, not UINT64"):
-        gguftools.set_metadata(path, types={"llama.block_count": "UINT64"})
-    gguftools.set_metadata(path, types={"llama.block_count": "UINT64"}, force=True)
+        gguftools.set_metadata(path, [gguftools.SetType("llama.block_count", "UINT64")])
+    gguftools.set_metadata(
+        path, [gguftools.SetType("llama.block_count", "UINT64")], options=gguftools.EditOptions(force=True)
+    )
     assert stored(path, "llama.block_count") == (ValueType.UINT64, None, 2)
     gguftools.set_metadata(path, {"llama.block_count": 2})  # a type that the file has is left as it is
 
@@ -207,7 +226,9 @@ def test_keys_that_shape_tensors_warn(path):
 
 def test_remove_and_rename(path):
     before = list(open_gguf(path).metadata)
-    report = gguftools.set_metadata(path, rename={"general.name": "general.basename"}, remove=["llama.rope.freq_base"])
+    report = gguftools.set_metadata(
+        path, [gguftools.Remove("llama.rope.freq_base"), gguftools.Rename("general.name", "general.basename")]
+    )
     after = list(open_gguf(path).metadata)
     assert after.index("general.basename") == before.index("general.name")
     assert "llama.rope.freq_base" not in after
@@ -218,6 +239,7 @@ def test_remove_and_rename(path):
     ]
 
 
+NOTHING = {"values": {}, "types": {}, "remove": [], "rename": {}, "chat_template": None, "special_tokens": {}}
 CONTRADICTIONS = [
     ({"remove": ["general.nam"]}, "there is no key 'general.nam'"),
     ({"rename": {"absent": "b"}}, "there is no key 'absent'"),
@@ -236,22 +258,29 @@ CONTRADICTIONS = [
 def test_contradictions(path, options, message):
     before = path.read_bytes()
     with pytest.raises(OptionError, match=message):
-        gguftools.set_metadata(path, **options)
+        gguftools.set_metadata(path, operations_of(**NOTHING | options))
     assert path.read_bytes() == before
 
 
 def test_special_tokens(path):
-    report = gguftools.set_metadata(path, special_tokens={"eos": "<|im_end|>", "bos": 1, "pad": "3"})
+    report = gguftools.set_metadata(
+        path,
+        [
+            gguftools.SetSpecialToken("eos", "<|im_end|>"),
+            gguftools.SetSpecialToken("bos", 1),
+            gguftools.SetSpecialToken("pad", "3"),
+        ],
+    )
     ids = [stored(path, f"tokenizer.ggml.{role}_token_id") for role in ("eos", "bos", "padding")]
     assert ids == [(ValueType.UINT32, None, 2), (ValueType.UINT32, None, 1), (ValueType.UINT32, None, 3)]
     assert report.warnings == ["token 3, 'a', is an ordinary one, not a control token"]
     with pytest.raises(VocabularyError, match=r"no token of the vocabulary is '<\|im_and\|>'") as caught:
-        gguftools.set_metadata(path, special_tokens={"eos": "<|im_and|>"})
+        gguftools.set_metadata(path, [gguftools.SetSpecialToken("eos", "<|im_and|>")])
     assert "<|im_end|>" in caught.value.hint
     with pytest.raises(VocabularyError, match="there is no token 6"):
-        gguftools.set_metadata(path, special_tokens={"eos": 6})
+        gguftools.set_metadata(path, [gguftools.SetSpecialToken("eos", 6)])
     with pytest.raises(OptionError, match="no special token 'end'"):
-        gguftools.set_metadata(path, special_tokens={"end": 1})
+        gguftools.set_metadata(path, [gguftools.SetSpecialToken("end", 1)])
 
 
 def test_chat_template_is_previewed_as_transformers_renders_it(path):
@@ -260,7 +289,7 @@ def test_chat_template_is_previewed_as_transformers_renders_it(path):
     from gguftools.metadata.chat_templates import SAMPLES
 
     template = CHATML + "{{ messages | tojson }}{% generation %}g{% endgeneration %}"
-    report = gguftools.set_metadata(path, chat_template=template)
+    report = gguftools.set_metadata(path, [gguftools.SetChatTemplate(template)])
     rendered, _ = render_jinja_template(
         [SAMPLES["a conversation"]["messages"]], chat_template=template, add_generation_prompt=True
     )
@@ -286,7 +315,9 @@ def test_templates_that_do_not_work(path, template):
     with pytest.raises(VocabularyError, match=BAD_TEMPLATES[template]) as caught:
         gguftools.set_metadata(path, {"tokenizer.chat_template": template})
     assert "\n" not in str(caught.value)
-    assert gguftools.set_metadata(path, {"tokenizer.chat_template.x": template}, force=True).warnings
+    assert gguftools.set_metadata(
+        path, {"tokenizer.chat_template.x": template}, options=gguftools.EditOptions(force=True)
+    ).warnings
 
 
 def test_a_template_without_end_is_stopped():
@@ -301,7 +332,7 @@ def test_a_template_without_end_is_stopped():
 
 def test_odd_templates_warn(path):
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}<|endoftext|>"
-    assert gguftools.set_metadata(path, chat_template=template).warnings == [
+    assert gguftools.set_metadata(path, [gguftools.SetChatTemplate(template)]).warnings == [
         "with a system message, the chat template refuses it: no system",
         "the chat template drops what the user says",
         "the chat template writes '<|endoftext|>', which is no token of this vocabulary",
@@ -322,7 +353,9 @@ def test_dry_run_changes_nothing_and_tells_how(path):
 
 
 def test_changes_are_told_after_the_file_was_overwritten(path):
-    gguftools.set_metadata(path, {"k": list(range(50)), "s": [f"text {i}" for i in range(50)]}, new=True)
+    gguftools.set_metadata(
+        path, {"k": list(range(50)), "s": [f"text {i}" for i in range(50)]}, options=gguftools.EditOptions(new=True)
+    )
     report = gguftools.set_metadata(path, {"k": [*range(49), 7], "s": ["other", *(f"text {i}" for i in range(1, 50))]})
     assert report.in_place
     assert [line for change in report.changes for line in change.lines()] == [
@@ -353,7 +386,7 @@ def test_in_place_copy_and_output(path, tmp_path):
     report = gguftools.set_metadata(path, {"general.name": "n" * 9000}, progress=lambda *step: steps.append(step))
     assert not report.in_place
     assert steps
-    report = gguftools.set_metadata(path, {"general.name": "z"}, reserve=20_000)
+    report = gguftools.set_metadata(path, {"general.name": "z"}, options=gguftools.EditOptions(reserve=20_000))
     assert gguftools.set_metadata(path, {"general.name": "z" * 20_000}).in_place
     assert tensor_hash(path) == tensor_hash(tmp_path / "n.gguf") == old
 
@@ -414,7 +447,7 @@ def test_recover(path, monkeypatch, roll_back):
     assert not journal_path(path).exists()
     assert (path.read_bytes() == before) == roll_back
     assert stored(path, "general.name")[2] == ("old" if roll_back else "something new")
-    report = gguftools.set_metadata(path, {"general.name": "third"}, recover=True)
+    report = gguftools.set_metadata(path, {"general.name": "third"}, options=gguftools.EditOptions(recover=True))
     assert (report.recovered, stored(path, "general.name")[2]) == ("nothing to recover", "third")
 
 
@@ -430,7 +463,12 @@ def test_from_files(path, tmp_path):
     del shown["metadata"]["gguf.pad"]  # a long array: only its beginning is shown
     (tmp_path / "v.json").write_text(json.dumps(shown))
     values, types = read_json_values(tmp_path / "v.json")
-    assert gguftools.set_metadata(path, values, types=types).changes == []
+    assert (
+        gguftools.set_metadata(
+            path, [gguftools.Set(key, value, types.get(key)) for key, value in values.items()]
+        ).changes
+        == []
+    )
     (tmp_path / "v.json").write_text('{"a": {"length": 9, "first": []}}')
     with pytest.raises(OptionError, match="expected a plain value, or 'type' and 'value'"):
         read_json_values(tmp_path / "v.json")
@@ -495,7 +533,7 @@ def test_the_command_starts_without_what_it_does_not_need(path):
 def test_other_readers_open_edited_files(path):
     gguf = pytest.importorskip("gguf")
     values = {"general.name": "n" * 3000, "i8": Value([-1, 2], ValueType.ARRAY, ValueType.INT8)}
-    gguftools.set_metadata(path, values, new=True)
+    gguftools.set_metadata(path, values, options=gguftools.EditOptions(new=True))
     reader = gguf.GGUFReader(path)
     assert reader.fields["general.name"].contents() == "n" * 3000
     assert reader.fields["i8"].types == [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.INT8]
@@ -507,7 +545,9 @@ def test_libllama_loads_edited_files(tmp_path):
     llama_cpp = pytest.importorskip("llama_cpp")
     path = tmp_path / "a.gguf"
     gguftools.convert(ROOT / "examples" / "austen-4m", path, "f16", write=WriteOptions(reserve=2000))
-    assert gguftools.set_metadata(path, {"general.name": "n" * 500}, special_tokens={"eos": 2047}).in_place
+    assert gguftools.set_metadata(
+        path, [gguftools.Set("general.name", "n" * 500), gguftools.SetSpecialToken("eos", 2047)]
+    ).in_place
     assert not gguftools.set_metadata(path, {"general.tags": ["t" * 5000]}).in_place
     model = llama_cpp.Llama(str(path), verbose=False, n_ctx=64)
     assert model.metadata["general.name"] == "n" * 500

@@ -36,8 +36,8 @@ def test_operations_are_applied_in_order():
     changed = model()
     report = gguftools.set_metadata(
         changed,
-        {"general.url": "u"},
-        operations=[
+        [
+            gguftools.Set("general.url", "u"),
             gguftools.Set("llama.context_length", 128),
             gguftools.Rename("general.name", "general.basename"),
             gguftools.Set("general.name", "new"),
@@ -47,7 +47,7 @@ def test_operations_are_applied_in_order():
             gguftools.Set("llama.attention.head_count_kv", [1, 2]),
             gguftools.SetType("llama.context_length", "UINT64"),
         ],
-        force=True,
+        options=gguftools.EditOptions(force=True),
     )
     found = changed.metadata
     assert list(found)[1] == "general.basename"
@@ -66,28 +66,29 @@ def test_operations_are_applied_in_order():
 def test_a_model_stays_as_it_is_where_something_is_wrong_or_for_show():
     unchanged = model()
     with pytest.raises(GgufToolsError, match="there is no key"):
-        gguftools.set_metadata(unchanged, {"general.url": "x"}, operations=[gguftools.Remove("general.nam")])
+        gguftools.set_metadata(unchanged, [gguftools.Set("general.url", "x"), gguftools.Remove("general.nam")])
     assert gguftools.set_metadata(unchanged, {"general.url": "x"}, dry_run=True).changes
     assert unchanged.metadata == metadata()
 
 
 WRONG = [
     ({"source": 5}, "source is 5; the path of a GGUF file or a Model"),
-    ({"values": ["a"]}, "values is .* a mapping"),
-    ({"values": {5: "a"}}, "values is .* texts as keys"),
-    ({"rename": "a=b"}, "rename is 'a=b'; a mapping"),
-    ({"special_tokens": ["eos"]}, "special_tokens is .* a mapping"),
-    ({"special_tokens": {"eos": 1.5}}, "1.5 was given as a token"),
-    ({"remove": "general.name"}, "remove is 'general.name'; a list of keys"),
-    ({"types": {"general.name": 5}}, "'5' is not a type of values"),
-    ({"operations": ["general.name"]}, "operations has 'general.name'; gguftools.Set"),
-    ({"operations": [gguftools.Set(5, "a")]}, "5 was given as a key; a text"),
-    ({"operations": [gguftools.Set("general.name", None)]}, "'general.name' is STRING: None is not a string"),
-    ({"operations": [gguftools.Set("llama.block_count", "x")]}, "'llama.block_count' is UINT32: 'x' is not an integer"),
-    ({"operations": [gguftools.SetItem("tokenizer.ggml.tokens", "0", "x")]}, "has no item 0"),
-    ({"operations": [gguftools.SetItem("general.name", 0, "x")]}, "items are set of arrays"),
-    ({"operations": [gguftools.SetType("absent", "INT8")]}, "no key 'absent' to give a type"),
-    ({"operations": [gguftools.Rename("general.name", "llama.block_count")]}, "there is a 'llama.block_count' already"),
+    ({"changes": 5}, "changes is 5; values by key, or operations"),
+    ({"changes": "general.name"}, "changes is 'general.name'; values by key"),
+    ({"changes": {5: "a"}}, "changes is .* texts as keys"),
+    ({"changes": {"a[0]": 1, "a": [1]}}, "'a' is set as a whole and by items"),
+    ({"changes": {"a[0]": 1}}, "there is no key 'a' to set an item of"),
+    ({"changes": [gguftools.SetSpecialToken("eos", 1.5)]}, "1.5 was given as a token"),
+    ({"changes": [gguftools.Remove(5)]}, "5 was given as a key; a text"),
+    ({"changes": [gguftools.SetType("general.name", 5)]}, "'5' is not a type of values"),
+    ({"changes": ["general.name"]}, "changes has 'general.name'; gguftools.Set"),
+    ({"changes": [gguftools.Set(5, "a")]}, "5 was given as a key; a text"),
+    ({"changes": [gguftools.Set("general.name", None)]}, "'general.name' is STRING: None is not a string"),
+    ({"changes": [gguftools.Set("llama.block_count", "x")]}, "'llama.block_count' is UINT32: 'x' is not an integer"),
+    ({"changes": [gguftools.SetItem("tokenizer.ggml.tokens", "0", "x")]}, "has no item 0"),
+    ({"changes": [gguftools.SetItem("general.name", 0, "x")]}, "items are set of arrays"),
+    ({"changes": [gguftools.SetType("absent", "INT8")]}, "no key 'absent' to give a type"),
+    ({"changes": [gguftools.Rename("general.name", "llama.block_count")]}, "there is a 'llama.block_count' already"),
     ({"output": "x.gguf"}, "a Model is written by its save"),
 ]
 

@@ -178,7 +178,7 @@ def test_reasoning_is_split_off(size: int, text: str, prompt: str, thought: str,
 def test_reasoning_is_kept_apart_and_the_template_decides(model: gguftools.Model, monkeypatch: pytest.MonkeyPatch):
     chat = model.chat(**GREEDY)
     tokens = iter(model.tokenizer.encode("<think>so</think>yes", add_special=False))
-    running = model.running()
+    running = gguftools.load(model)
     forward = running.forward
 
     def scripted(*arguments: Any) -> Any:

@@ -238,8 +238,11 @@ def test_quantize_takes_models_and_plain_values(file, tmp_path):
         (lambda file, out: gguftools.split(file, out, max_size="1G"), "max_size is '1G'; a whole number"),
         (lambda file, out: gguftools.merge(3), "source is 3;"),
         (lambda file, out: gguftools.convert_endian(file, "middle"), "'middle'"),
-        (lambda file, out: gguftools.set_metadata(file, {1: 2}), "values is dict; a mapping with texts as keys"),
-        (lambda file, out: gguftools.set_metadata(file, remove=[3]), "remove is list; a text, or several, was"),
+        (lambda file, out: gguftools.set_metadata(file, {1: 2}), "changes is dict; a mapping with texts as keys"),
+        (
+            lambda file, out: gguftools.set_metadata(file, [gguftools.Remove(3)]),
+            "3 was given as a key; a text was expected",
+        ),
         (lambda file, out: gguftools.divergence(file, file, text=3), "the text is 3; a path"),
         (lambda file, out: gguftools.perplexity(file, AUSTEN / "config.json", n_ctx="x"), "n_ctx is 'x'"),
         (lambda file, out: gguftools.load(file, threads="x"), "threads is 'x'; a whole number"),

@@ -91,7 +91,7 @@ def test_a_gate_takes_what_its_up_projection_saw() -> None:
 def test_experts_that_saw_little_are_drawn_to_the_mean() -> None:
     """They get the inputs that they lack, each like the mean of the 12 that there are: 36 / 12 and 12 / 12."""
     few = entry([[7, 7], [6, 2], [30, 10]], [0, 2, 10], [[0, 0], [2, 0], [10, 12]])
-    more, lines = filled(matrix(ffn_up_exps=few), least_rows=4)
+    more, lines = filled(matrix(ffn_up_exps=few), min_rows=4)
     after = more.entries["blk.0.ffn_up_exps.weight"]
     assert after.counts.tolist() == [4, 4, 10]
     assert after.sums.tolist() == [[12, 4], [12, 4], [30, 10]]

@@ -15,6 +15,7 @@ import gguftools
 from archs.metadata import Metadata
 from gguftools.io.gguf.reader import open_gguf
 from gguftools.io.shared_file import SharedFile
+from gguftools.models.contents import process_source, streamed_tensors
 from gguftools.quantization.options import QuantizeOptions
 from gguftools.writing import remote_tasks
 from gguftools.writing.items import Item
@@ -187,7 +188,7 @@ def test_a_worker_refuses_a_source_that_is_another_for_it(bf16: Path, tmp_path: 
     copy = tmp_path / "copy.gguf"
     shutil.copy(bf16, copy)
     model = gguftools.open(copy)
-    source = model.source(model.streamed())
+    source = process_source(model, streamed_tensors(model))
     assert source is not None
     tensors_of(source.description)
     tensors_of.cache_clear()

@@ -12,8 +12,8 @@ from gguftools.writing.cost_model import CostModel, Prices
 from gguftools.writing.items import Item
 from gguftools.writing.options import WriteOptions
 from gguftools.writing.pipeline import FilePlan, tasks_of
-from gguftools.writing.work_plan import PART_BYTES, plan_work, read_prices, shaped
-from quants import format_named
+from gguftools.writing.work_plan import PART_BYTES, plan_work, read_prices
+from quants import Tensor, format_named
 from quants.errors import OptionError
 from tests.conftest import ROOT
 
@@ -25,7 +25,8 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FilePlan:
     """64 matrices of 4096 rows of 4096 values, BF16 to Q4_K; a value takes 1 ns to decode and 9 to encode."""
     monkeypatch.setattr(work_plan, "_decode_rate", lambda name: 1e-9)
     monkeypatch.setattr(work_plan, "_encode_rate", lambda name, weighted: 9e-9)
-    tensors = [shaped(f"blk.{n}.ffn_up.weight", (4096, 4096), format_named("BF16")) for n in range(64)]
+    shape, form = (4096, 4096), format_named("BF16")
+    tensors = [Tensor(f"blk.{n}.ffn_up.weight", shape, form, read=None) for n in range(64)]  # type: ignore[arg-type]
     return FilePlan(tmp_path / "x.gguf", Metadata(), tuple(Item(each, format_named("Q4_K")) for each in tensors))
 
 

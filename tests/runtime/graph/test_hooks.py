@@ -8,7 +8,10 @@ import pytest
 from quants.errors import ModelError, OptionError
 from runtime.graph import operations as op
 from runtime.graph.builder import Builder
+from runtime.model import Model
 from runtime.node_values import observe_values, run_observed, whole_graph
+
+from ... import absent_keys
 
 TOKENS = (5, 1, 7, 3)
 
@@ -69,3 +72,13 @@ def test_a_name_belongs_to_one_node():
     for factor in (2.0, 3.0, 4.0):
         b.add("y", op.Scale(x, factor))
     assert [node.name for node in b.nodes] == ["x", "y", "y_2", "y_3"]
+
+
+@pytest.mark.parametrize("name", ["t5-encoder", "wavtokenizer"])
+def test_models_that_end_in_states_or_spectra(name):
+    description = absent_keys.descriptions()[name]
+    model = Model(description.metadata(absent_keys.cases()[name][0]), absent_keys.tensors(description))
+    nodes, values = whole_graph(model).nodes, {}
+    observe_values(model, TOKENS, lambda node, array: values.setdefault(node.name, array))
+    assert {tensor.name for node in nodes for tensor in node.operation.weights()} == set(model.tensors)
+    assert np.array_equal(values[nodes[-1].name], model.forward(np.array(TOKENS)))

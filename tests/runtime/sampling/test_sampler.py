@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from quants.errors import ModelError, OptionError
 from runtime.sampling.candidates import largest
@@ -23,6 +22,8 @@ def random_logits(size: int = 1000, seed: int = 0) -> np.ndarray:
 
 def fits(counts: np.ndarray, p: np.ndarray) -> bool:
     """Whether draws are of a distribution, by a χ² test."""
+    from scipy import stats  # here, because it takes a second to import
+
     some = p > 0
     assert not counts[~some].any()
     return stats.chisquare(counts[some], counts.sum() * p[some] / p[some].sum()).pvalue > 1e-4

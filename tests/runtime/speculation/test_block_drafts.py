@@ -135,7 +135,7 @@ def test_what_layers_in_streams_need_is_looked_at(tmp_path: Path):
     gguftools.convert(
         draft, tmp_path / "draft.gguf", "f32", options=ConvertOptions(target_model_dir=target, pre="qwen2")
     )
-    assert gguftools.validate(tmp_path / "draft.gguf").valid
+    assert gguftools.validate(tmp_path / "draft.gguf").ok
     model, file = gguftools.load(tmp_path / "target.gguf"), gguftools.open(tmp_path / "draft.gguf")
     needed = ("blk.1.attn_kv", "blk.0.attn_output_b", "output_hc_fn", "blk.0.ffn_down_exps")
     for name in (f"{each}.weight" for each in needed):

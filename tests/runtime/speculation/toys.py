@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import chi2, norm
 
 from quants import from_array
 from runtime.arrays import Floats, Ids
@@ -201,6 +200,8 @@ def read(model: Model, tokens: Sequence[int], memory: int) -> KVCache:
 
 def too_unlikely(counts: np.ndarray, expected: np.ndarray) -> float:
     """How unlikely Pearson's statistic is, as deviations of a normal one; rare texts are counted together."""
+    from scipy.stats import chi2, norm  # here, because it takes a second to import
+
     counts, expected = counts.reshape(-1), expected.reshape(-1)
     assert counts[expected == 0].sum() == 0
     rare = expected < 8

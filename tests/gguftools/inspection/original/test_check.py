@@ -82,7 +82,7 @@ def test_a_sound_file(file: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gguftools.inspection.original.generation_checks.ANSWER", 8)
     told: list[str] = []
     report = check(file, EXAMPLE, n=16, progress=lambda done, total, name: told.append(name))
-    assert report.sound, wrong(report)
+    assert report.ok, wrong(report)
     assert [each.name for each in report.checks] == list(NAMES)
     assert told == list(NAMES[1:])
     assert {each.name for each in report.checks if each.verdict != "ok"} == {"vectors", "predictor"}
@@ -165,11 +165,11 @@ def test_greedy_texts_part_where_each_of_both_goes_on_by_itself(file: Path, tmp_
         texts.append(generation.tokens)
     place = next(i for i in range(24) if texts[0][i] != texts[1][i])
     prompt = [BOS, *theirs.tokenizer.encode("The capital of France is", add_special=False)]
-    found = first_difference(theirs.running(), 2048, GeneratedText(prompt, texts[0], "", "length"))
+    found = first_difference(gguftools.load(theirs), 2048, GeneratedText(prompt, texts[0], "", "length"))
     assert found is not None
     assert (found.after, found.theirs) == (place, texts[1][place])
     assert found.gap > 0
-    logits = theirs.running().logits([*prompt, *texts[0][:place]])[-1].astype(float)
+    logits = gguftools.load(theirs).logits([*prompt, *texts[0][:place]])[-1].astype(float)
     share = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
     assert found.probability == pytest.approx(share[texts[0][place]], rel=1e-3)
     assert found.gap == pytest.approx(logits[found.theirs] - logits[texts[0][place]], rel=1e-3)
@@ -211,7 +211,7 @@ def test_one_token_again_and_again_is_named(file: Path, tmp_path: Path):
     assert "one token 24 times in a row: 'GGGG" in found["repetition"]
     assert "one token" in wrong(check(made, EXAMPLE, only=["repetition"], n=24))["repetition"]
     as_its_original = check(made, made, only=["repetition"], n=24)
-    assert as_its_original.sound
+    assert as_its_original.ok
     assert "as the original's" in as_its_original["repetition"].lines[0]
 
 
@@ -253,7 +253,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
 def test_an_embedding_models_vectors(embedder: Path, tmp_path: Path):
     file, checkpoint = embedder / "file.gguf", embedder / "checkpoint"
     report = check(file, checkpoint)
-    assert report.sound, wrong(report)
+    assert report.ok, wrong(report)
     found = report["vectors"]
     assert found.figures["pooling"] == "cls"
     assert found.figures["least_cosine"] == pytest.approx(1)
@@ -308,7 +308,7 @@ def test_sentencepiece_is_an_original_too(tmp_path: Path, shared: Path):
     zoo_build.build(ZOO, "llama2-spm", tmp_path / "ck")
     gguftools.convert(tmp_path / "ck", tmp_path / "m.gguf", "f16")
     found = check(tmp_path / "m.gguf", tmp_path / "ck", only=QUICK)
-    assert found.sound, wrong(found)
+    assert found.ok, wrong(found)
     assert found["token ids"].seen.endswith("sentencepiece")
 
 
@@ -344,7 +344,7 @@ def test_a_file_that_cannot_be_opened_or_run(file: Path, tmp_path: Path):
     (tmp_path / "no.gguf").write_bytes(b"GGUF\x03\0\0\0")
     report = check(tmp_path / "no.gguf")
     assert [each.name for each in report.checks] == ["file"]
-    assert not report.sound
+    assert not report.ok
     damaged = Path(shutil.copy(file, tmp_path / "damaged.gguf"))
     with damaged.open("r+b") as raw:
         raw.seek(gguftools.open(file).file.parts[0].offsets["blk.0.ffn_norm.weight"])

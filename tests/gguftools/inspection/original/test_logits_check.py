@@ -71,7 +71,7 @@ def test_what_cannot_be_compared(torch_found):
 def test_verdict(difference, exact, passed, said, tmp_path, capsys):
     report = convert(MODEL, tmp_path / "out.gguf")
     report = replace(report, check=LogitReport(2, 64, difference, exact))
-    assert report.check.passed is passed
+    assert report.check.ok is passed
     print_report(report, False)
     assert said in capsys.readouterr().out
     print_report(report, True)
@@ -173,8 +173,8 @@ def test_a_wrong_file_is_found(tmp_path):
     at = raw.index(norm)
     raw[at : at + len(norm)] = (np.frombuffer(norm, np.uint16) ^ 1).tobytes()  # the last bit of each weight of a norm
     (other / "model.safetensors").write_bytes(raw)
-    assert not check_output(output, other, 1).passed
-    assert check_output(output, MODEL, 1).passed
+    assert not check_output(output, other, 1).ok
+    assert check_output(output, MODEL, 1).ok
 
 
 @pytest.mark.verify

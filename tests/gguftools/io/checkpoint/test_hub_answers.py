@@ -107,7 +107,7 @@ def serving(monkeypatch: pytest.MonkeyPatch, **behaviour: Any) -> Iterator[str]:
     hub.address = f"http://127.0.0.1:{server.server_address[1]}"
     monkeypatch.setenv("HF_ENDPOINT", hub.address)
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr("gguftools.io.stores.trying.FIRST_WAIT", 0.01)
+    monkeypatch.setattr("gguftools.io.stores.retries.FIRST_WAIT", 0.01)
     try:
         yield hub.address
     finally:

@@ -11,7 +11,7 @@ import pytest
 from gguftools.io.checkpoint import remote
 from gguftools.io.checkpoint.folder import open_checkpoint
 from gguftools.io.checkpoint.remote import open_remote
-from gguftools.io.stores import trying
+from gguftools.io.stores import retries
 from quants.errors import FileError
 
 from ....conftest import ROOT
@@ -23,7 +23,7 @@ NAME = "hf://jane/austen-4m"
 
 @pytest.fixture
 def hub(monkeypatch):
-    monkeypatch.setattr(trying, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(retries, "FIRST_WAIT", 0.01)
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with serving(Hub({"jane/austen-4m": MODEL})) as served:
@@ -99,7 +99,7 @@ def test_a_busy_server_is_asked_again(hub):
 
 
 def test_a_dead_server_is_given_up(hub, monkeypatch):
-    monkeypatch.setattr(trying, "TRIES", 3)
+    monkeypatch.setattr(retries, "TRIES", 3)
     hub.down_after = 2 << 20
     with pytest.raises(FileError, match=r"model.safetensors cannot be read on from byte \d+: .") as caught:
         read_all()

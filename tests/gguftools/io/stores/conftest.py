@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gguftools.io.stores import store, trying
+from gguftools.io.stores import retries, store
 
 from ...s3_server import Server, serving
 
@@ -26,7 +26,7 @@ def s3(s3_server, monkeypatch, tmp_path) -> Iterator[Server]:
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setattr(trying, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(retries, "FIRST_WAIT", 0.01)
     store.made_file_system.cache_clear()
     s3_server.faults()
     fs = store.file_system("s3")
@@ -40,7 +40,7 @@ def s3(s3_server, monkeypatch, tmp_path) -> Iterator[Server]:
 
 @pytest.fixture
 def memory(monkeypatch) -> Iterator[None]:
-    monkeypatch.setattr(trying, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(retries, "FIRST_WAIT", 0.01)
     store.made_file_system.cache_clear()
     fs = store.file_system("memory")
     fs.store.clear()

@@ -15,7 +15,7 @@ import pytest
 
 import gguftools
 from gguftools.io.gguf.reader import open_gguf
-from gguftools.io.stores import store, trying
+from gguftools.io.stores import retries, store
 from gguftools.lab.patching.delta import BYTES
 from quants.errors import FileError, OptionError
 
@@ -49,7 +49,12 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def renamed(large: Path) -> Path:
     """The same with a long name."""
-    gguftools.set_metadata(large, {"general.name": "x" * 3000}, output=large.with_name("renamed.gguf"), force=True)
+    gguftools.set_metadata(
+        large,
+        {"general.name": "x" * 3000},
+        output=large.with_name("renamed.gguf"),
+        options=gguftools.EditOptions(force=True),
+    )
     return large.with_name("renamed.gguf")
 
 
@@ -61,7 +66,9 @@ def delta(large: Path, renamed: Path) -> Path:
 
 
 def rename(target: str | None = None, **more: Any) -> Any:
-    return gguftools.set_metadata(URL, {"general.name": "x" * 3000}, output=target, force=True, **more)
+    return gguftools.set_metadata(
+        URL, {"general.name": "x" * 3000}, output=target, **more, options=gguftools.EditOptions(force=True)
+    )
 
 
 def sent(log: list[list[Any]]) -> int:
@@ -74,15 +81,29 @@ def test_a_template_costs_its_bytes(s3, tmp_path):
     put(local, URL)
     for target in ("s3://models/new.gguf", None):
         before = len(s3.log)
-        plan = gguftools.set_metadata(URL, chat_template=TEMPLATE, output=target, force=True, dry_run=True)
+        plan = gguftools.set_metadata(
+            URL,
+            [gguftools.SetChatTemplate(TEMPLATE)],
+            output=target,
+            dry_run=True,
+            options=gguftools.EditOptions(force=True),
+        )
         assert sent(s3.log[before:]) == 0
-        report = gguftools.set_metadata(URL, chat_template=TEMPLATE, output=target, force=True)
+        report = gguftools.set_metadata(
+            URL, [gguftools.SetChatTemplate(TEMPLATE)], output=target, options=gguftools.EditOptions(force=True)
+        )
         log = s3.log[before:]
         assert sent(log) < 5.1 * MIB
         assert sum(entry[2] for entry in log if entry[0] == "GET") < 8 * MIB
         assert report.traffic == plan.traffic
         assert (report.traffic.sent, report.traffic.copied) == (5 * MIB, local.stat().st_size + 9600 - 5 * MIB)
-        gguftools.set_metadata(local, chat_template=TEMPLATE, output=tmp_path / "new.gguf", force=True, overwrite=True)
+        gguftools.set_metadata(
+            local,
+            [gguftools.SetChatTemplate(TEMPLATE)],
+            output=tmp_path / "new.gguf",
+            overwrite=True,
+            options=gguftools.EditOptions(force=True),
+        )
         assert get(target or URL) == (tmp_path / "new.gguf").read_bytes()
     assert not uploads()
 
@@ -90,11 +111,11 @@ def test_a_template_costs_its_bytes(s3, tmp_path):
 def test_an_edit_that_fits_is_the_one_in_place(s3, large, tmp_path):
     """With slack in the header, the new version has the bytes that an edit in place gives a file."""
     local = tmp_path / "large.gguf"
-    gguftools.set_metadata(large, {"general.name": "a"}, output=local, reserve=5000)
+    gguftools.set_metadata(large, {"general.name": "a"}, output=local, options=gguftools.EditOptions(reserve=5000))
     put(local, URL)
     for name in ("abc", "x" * 3000, "y" * 9000):
-        gguftools.set_metadata(URL, {"general.name": name}, force=True)
-        gguftools.set_metadata(local, {"general.name": name}, force=True)
+        gguftools.set_metadata(URL, {"general.name": name}, options=gguftools.EditOptions(force=True))
+        gguftools.set_metadata(local, {"general.name": name}, options=gguftools.EditOptions(force=True))
         assert get(URL) == local.read_bytes()
 
 
@@ -184,7 +205,7 @@ def test_an_old_version_is_verified(s3, large, renamed, delta, tmp_path):
 def test_deltas_that_lie(s3, large, delta, tmp_path, change: Callable[..., None]):
     put(large, URL)
     lying = changed(delta, tmp_path / "lying.gguf", change)
-    with pytest.raises(FileError, match=r"its SHA-256 is another than it says|has no 'delta\.sha256'"):
+    with pytest.raises(FileError, match=r"its SHA-256 does not match its content|has no 'delta\.sha256'"):
         gguftools.apply_patch(URL, lying, "s3://models/made.gguf", trust=True)
     assert names("s3://models") == ["large.gguf"]
     assert not uploads()
@@ -237,7 +258,7 @@ def test_troubles_are_tried_again(s3, large, renamed):
 
 
 def test_what_fails_leaves_nothing(s3, large, monkeypatch):
-    monkeypatch.setattr(trying, "TRIES", 3)
+    monkeypatch.setattr(retries, "TRIES", 3)
     put(large, URL)
     for target in (None, "s3://models/new.gguf"):
         for kind in ("PUT", "COPY"):
@@ -271,7 +292,9 @@ def test_what_cannot_be_written_is_said(memory, large, monkeypatch):
     with pytest.raises(FileError, match="nothing is written to https:// addresses"):
         gguftools.set_metadata("https://example.com/m.gguf", {"general.name": "x"})
     with pytest.raises(OptionError, match="there is nothing to recover"):
-        gguftools.set_metadata("memory://models/m.gguf", {"general.name": "x"}, recover=True)
+        gguftools.set_metadata(
+            "memory://models/m.gguf", {"general.name": "x"}, options=gguftools.EditOptions(recover=True)
+        )
     monkeypatch.setattr("gguftools.io.gguf.copies.WORTH_A_WARNING", MIB)
     put(large, "memory://models/m.gguf")
     report = gguftools.set_metadata("memory://models/m.gguf", {"general.name": "x"})

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 
 from gguftools.io.stores import pieces
 from gguftools.io.stores.path import located
-from gguftools.io.stores.pieces import Original, Part, Piece, at_hand, plan_parts, traffic_of, zeros
+from gguftools.io.stores.pieces import ByteSource, Part, Piece, at_hand, plan_parts, traffic_of, zeros
 
 LEAST = 5  # bytes instead of 5 MiB
 
 
-def original(size: int = 1000, seed: int = 0) -> Original:
+def original(size: int = 1000, seed: int = 0) -> ByteSource:
     data = np.random.default_rng(seed).integers(0, 256, size, np.uint8)
-    return Original(located(f"s3://b/{seed}.gguf"), size, "v", lambda begin, end: data[begin:end])
+    return ByteSource(located(f"s3://b/{seed}.gguf"), size, "v", lambda begin, end: data[begin:end])
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "LEAST", LEAST)
-    monkeypatch.setattr(pieces, "MOST_COPIED", 64)
+    monkeypatch.setattr(pieces, "MAX_COPIED", 64)
     monkeypatch.setattr(pieces, "STEP", 7)
 
 
@@ -127,4 +127,4 @@ def test_what_is_at_hand_is_not_read():
     assert (old.read(0, 10) == old.beginning).all()
     assert old.fetched == 10
     assert traffic_of([Part([Piece(old, 8, 6)], False)]).read == 4
-    assert traffic_of([Part([Piece(Original(Path("x"), 9, "", old.fetch), 0, 9)], False)]).read == 0
+    assert traffic_of([Part([Piece(ByteSource(Path("x"), 9, "", old.fetch), 0, 9)], False)]).read == 0

@@ -14,7 +14,7 @@ import pytest
 
 import gguftools
 from gguftools import convert, quantize
-from gguftools.io.stores import block_cache, s3, store, trying
+from gguftools.io.stores import block_cache, retries, s3, store
 from gguftools.io.stores.path import located
 from gguftools.quantization.options import QuantizeOptions
 from gguftools.writing.options import WriteOptions
@@ -42,9 +42,9 @@ def large(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(s3, "LEAST_PART", PART)
+    monkeypatch.setattr(s3, "MIN_PART", PART)
     monkeypatch.setattr(block_cache, "BLOCK", 1 << 19)
-    monkeypatch.setattr(trying, "TRIES", 5)
+    monkeypatch.setattr(retries, "TRIES", 5)
 
 
 def uploads() -> list[str]:

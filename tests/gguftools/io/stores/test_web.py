@@ -8,7 +8,7 @@ import pytest
 
 import gguftools
 from gguftools import convert, quantize
-from gguftools.io.stores import block_cache, trying
+from gguftools.io.stores import block_cache, retries
 from gguftools.quantization.options import QuantizeOptions
 from quants.errors import FileError
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def hub(monkeypatch, folder):
-    monkeypatch.setattr(trying, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(retries, "FIRST_WAIT", 0.01)
     monkeypatch.setattr(block_cache, "BLOCK", 1 << 19)
     monkeypatch.setenv("HF_TOKEN", "hf_right")
     with serving(Hub({"jane/austen": folder})) as served:

@@ -178,7 +178,7 @@ def test_the_layer_that_reads_ahead(tmp_path):
     ids = np.array(model.tokenizer.encode(TEXT.read_text(encoding="utf-8"))[:64]).reshape(2, 32)
     if model.tokenizer.add_bos:
         ids[:, 0] = model.tokenizer.bos
-    net = model.running(1)
+    net = gguftools.load(model, threads=1)
     states = net.lazy_logits(ids)
     size = model.tokenizer.vocab_size
     p, q = (softmax(rows[..., :size]) for rows in (states.float32(), net.mtp_logits(ids, states.x).float32()))

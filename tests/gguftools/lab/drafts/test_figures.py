@@ -178,9 +178,9 @@ def test_what_is_timed_are_the_passes_of_decoding(family: str, tmp_path: Path, m
     """How many tokens are before each pass, and in it; layers with states are taken back each time."""
     checkpoints.build(family, tmp_path / "checkpoint")
     gguftools.convert(tmp_path / "checkpoint", tmp_path / "model.gguf", "f32")
-    net = gguftools.open(tmp_path / "model.gguf").running(1)
+    net = gguftools.load(gguftools.open(tmp_path / "model.gguf"), threads=1)
     ids = [i % 7 + 3 for i in range(20)]
-    writer, draft = draft_costs._Writer(net, ids, 8, [1, 2, 4]), draft_costs._Draft(net, ids, 8)
+    writer, draft = draft_costs._TargetTimer(net, ids, 8, [1, 2, 4]), draft_costs._DraftTimer(net, ids, 8)
     passes: list[tuple[int, int]] = []
     forward = net.forward
 

@@ -77,7 +77,7 @@ def raw(path: Path) -> dict[str, tuple[Any, str, bytes]]:
 
 
 def is_sound(path: Path) -> bool:
-    return gguftools.validate(path).valid
+    return gguftools.validate(path).ok
 
 
 def digest(path: Path) -> str:
@@ -260,7 +260,7 @@ def test_what_does_not_fit_is_refused(made: Path, tmp_path: Path) -> None:
     refused(OptionError, "nothing is named", made, tmp_path, donors=[(austen, [])])
     refused(OptionError, "no layers that predict tokens further", made, tmp_path, donors=[(austen, "mtp")])
     refused(OptionError, "no layers that predict tokens further", made, tmp_path, drop="mtp")
-    refused(OptionError, "nothing is to be changed", made, tmp_path)
+    refused(OptionError, "there is nothing to change", made, tmp_path)
     refused(ModelError, "would be no model: .*ffn_up.* is missing", made, tmp_path, drop=r"blk\.1\.ffn_up")
     refused(OptionError, "no program loads a model without", made, tmp_path, drop="key:block_count")
     refused(ModelError, "has no experts to drop", made, tmp_path, drop_experts=1, text=TEXT)
@@ -548,7 +548,9 @@ def test_numbers_that_cannot_be_dropped(made: Path, tmp_path: Path, wanted: Any)
 
 def test_which_to_drop_has_to_be_told(made: Path, tmp_path: Path) -> None:
     source = model_of(made, "hunyuan-moe")
-    refused(OptionError, "is told by a text or by an importance matrix", made, tmp_path, target=source, drop_experts=1)
+    refused(
+        OptionError, "are chosen by a text or by an importance matrix", made, tmp_path, target=source, drop_experts=1
+    )
     refused(OptionError, "are listed", made, tmp_path, target=source, drop_experts={0: [1], 1: [1]}, text=TEXT)
 
 
@@ -711,7 +713,7 @@ def test_merging_in_blocks_has_to_be_allowed(made: Path, tmp_path: Path) -> None
     refused(FormatError, "is Q4_0: experts are averaged by encoding", made, tmp_path, target=blocks, **options)
     refused(
         OptionError,
-        "which a list does not say",
+        "which a list does not have",
         made,
         tmp_path,
         target=blocks,

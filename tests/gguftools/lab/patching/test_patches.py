@@ -51,13 +51,15 @@ def there_and_back(old: Path, new: Path, folder: Path) -> tuple[int, int]:
     }
     gguftools.apply_patch(old, delta, made, overwrite=True)
     assert made.read_bytes() == new.read_bytes()
-    assert gguftools.validate(delta).valid
+    assert gguftools.validate(delta).ok
     return report.fresh, report.ranges
 
 
 def test_a_changed_key_costs_its_bytes(austen: Path, tmp_path: Path) -> None:
     new = tmp_path / "new.gguf"
-    gguftools.set_metadata(austen, {"general.name": "another"}, chat_template="{{ messages }}", output=new)
+    gguftools.set_metadata(
+        austen, [gguftools.Set("general.name", "another"), gguftools.SetChatTemplate("{{ messages }}")], output=new
+    )
     fresh, ranges = there_and_back(austen, new, tmp_path)
     assert fresh < 20_000
     assert ranges < 12

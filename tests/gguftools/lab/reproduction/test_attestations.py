@@ -71,14 +71,14 @@ def test_a_statement_says_what_the_manifest_says(folder) -> None:
     assert [(each["name"], each["digest"]["sha256"]) for each in predicate["tensors"]] == [
         (each["name"], each["sha256"]) for each in manifest["tensors"]
     ]
-    assert verify_attestation(folder / "q.gguf").passed
+    assert verify_attestation(folder / "q.gguf").ok
     assert str(folder) not in json.dumps(found)
 
 
 def test_altered_tensors_are_named(copy) -> None:
     flip(copy, open_gguf(copy).offsets["blk.1.attn_q.weight"] + 9)
     found = verify_attestation(copy)
-    assert (found.passed, found.tensors) == (False, ("blk.1.attn_q.weight",))
+    assert (found.ok, found.tensors) == (False, ("blk.1.attn_q.weight",))
     assert "tensor 'blk.1.attn_q.weight' was altered" in found.problems
     with pytest.raises(FileError, match=r"tensor 'blk.1.attn_q.weight' is another"):
         attest(copy, overwrite=True)
@@ -88,8 +88,8 @@ def test_altered_tensors_are_named(copy) -> None:
     ("key", "value", "said"),
     [
         ("digest", {"sha256": "0" * 64}, "tensor 'blk.1.attn_q.weight' was altered"),
-        ("format", "F32", "its format is 'Q4_0', the statement says 'F32'"),
-        ("shape", [1, 2], "its shape is [256, 256], the statement says [1, 2]"),
+        ("format", "F32", "its format is 'Q4_0', the statement has 'F32'"),
+        ("shape", [1, 2], "its shape is [256, 256], the statement has [1, 2]"),
         ("name", "other", "tensor 'other' is not in the file"),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_statement_whose_tensors_are_others_contradicts_itself(copy, key, valu
     tensor[key] = value
     copy.with_name("q.gguf.intoto.json").write_text(json.dumps(statement))
     found = verify_attestation(copy)
-    assert not found.passed
+    assert not found.ok
     assert found.problems[0] == "q.gguf.intoto.json contradicts itself: its files' digests fit, its tensors' do not"
     assert any(said in line for line in found.problems), found.problems
     assert found.tensors == (tensor["name"],)
@@ -110,7 +110,7 @@ def test_altered_keys_are_told_from_tensors(copy) -> None:
     content = copy.read_bytes()
     copy.write_bytes(content.replace(b"general.name", b"general.nbme", 1))
     found = verify_attestation(copy)
-    assert (found.passed, found.tensors) == (False, ())
+    assert (found.ok, found.tensors) == (False, ())
     assert "keys, layout or padding were altered" in found.problems[-1]
 
 
@@ -121,11 +121,11 @@ def test_without_a_manifest_what_is_named_is_stated(folder, tmp_path) -> None:
     assert found["predicate"]["parameters"] == {"operation": "quantize", "recipe": {"name": "Q4_0"}}
     assert [each["name"] for each in found["predicate"]["materials"]] == ["f16.gguf"]
     assert "builder" not in found["predicate"]  # who made it, nobody knows
-    assert verify_attestation(path).passed
+    assert verify_attestation(path).ok
 
 
 def test_what_a_manifest_says_is_not_overruled(folder, copy, tmp_path) -> None:
-    with pytest.raises(OptionError, match="says how"):
+    with pytest.raises(OptionError, match="describes how"):
         attest(copy, recipe="Q8_0", overwrite=True)
     with pytest.raises(FileError, match="is not the source"):
         attest(copy, source=MODEL, overwrite=True)
@@ -144,7 +144,7 @@ def test_sets_of_shards(folder, tmp_path) -> None:
     )
     last = report.outputs[0].files[-1]
     attest(last)
-    assert verify_attestation(last).passed
+    assert verify_attestation(last).ok
     flip(last, last.stat().st_size - 40)
     found = verify_attestation(report.outputs[0].file)
     assert len(found.tensors) == 1
@@ -208,7 +208,7 @@ def test_what_is_signed_is_the_statement(copy, monkeypatch) -> None:
     made = attest(copy, sign=True, overwrite=True)
     assert seen == [copy.with_name("q.gguf.intoto.json").read_bytes()]
     assert made.bundle == str(copy.with_name("q.gguf.sigstore.json"))
-    assert verify_attestation(copy, made.bundle).passed
+    assert verify_attestation(copy, made.bundle).ok
     assert json.loads(seen[0])["_type"] == STATEMENT
 
 

@@ -128,5 +128,5 @@ def test_no_file_of_multiple_choice(file, content, said):
 def test_tasks_that_begin_outside(file, begin):
     file.write_bytes(packed(task(), task(), begins=[begin, begin]))
     assert len(multiple_choice.load(file, 2, 1).tasks) == 2  # where all are read, nobody looks
-    with pytest.raises(FileError, match=f"it is said to begin at byte {begin:,} of"):
+    with pytest.raises(FileError, match=f"by the table it begins at byte {begin:,} of"):
         multiple_choice.load(file, 1, 1)

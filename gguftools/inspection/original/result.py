@@ -9,7 +9,7 @@ MAX_LINES = 12
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Check:
     """The result of a check.
 
     name: of the check. seen: the result in one line. lines: details. figures: for programs.
@@ -32,14 +32,14 @@ class Verdict:
         }
 
 
-def judged(name: str, faults: Sequence[str], seen: str, lines: Sequence[str] = (), **figures: Any) -> Verdict:
+def judged(name: str, faults: Sequence[str], seen: str, lines: Sequence[str] = (), **figures: Any) -> Check:
     """Return "wrong" with the first fault as the result and the others as details; "ok" without faults."""
     if not faults:
-        return Verdict(name, "ok", seen, tuple(lines)[:MAX_LINES], figures)
+        return Check(name, "ok", seen, tuple(lines)[:MAX_LINES], figures)
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return Verdict(name, "wrong", faults[0] + more, (*faults[1:], *lines)[:MAX_LINES], figures)
+    return Check(name, "wrong", faults[0] + more, (*faults[1:], *lines)[:MAX_LINES], figures)
 
 
-def skipped(name: str, why: str) -> Verdict:
+def skipped(name: str, why: str) -> Check:
     """Return the result of a check that does not apply."""
-    return Verdict(name, "not applicable", why)
+    return Check(name, "not applicable", why)

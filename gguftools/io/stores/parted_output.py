@@ -1,4 +1,4 @@
-"""An object that is written in parts, while its bytes come in almost any order."""
+"""Write an object in parts, from bytes that come in almost any order."""
 
 import threading
 from bisect import bisect_right
@@ -14,11 +14,11 @@ WAITING = 64 << 20  # bytes of parts that are complete and not sent yet, beside 
 
 
 class PartedOutput:
-    """Bytes by position, gathered in parts; a part is sent when it and all before it are complete.
+    """Collect bytes by position; send each part when it and all parts before it are complete.
 
-    upload: where they go. total: bytes in all. gaps: (begin, end) of what nobody writes, which is zeros, in order.
-    Who writes waits while as much is on its way as the connections and WAITING allow, so memory is bounded as long as
-    bytes come in about the order of their positions.
+    upload: where they go. total: bytes of the object. gaps: ascending (begin, end) of ranges that are zeros and that
+    nobody writes. Writers wait when the connections are busy and WAITING bytes are complete, so memory is bounded as
+    long as bytes come in about the order of their positions.
     """
 
     def __init__(self, upload: Upload, total: int, gaps: Sequence[tuple[int, int]]) -> None:
@@ -36,11 +36,11 @@ class PartedOutput:
         self._error: BaseException | None = None
 
     def has(self, begin: int, end: int) -> bool:
-        """Whether bytes begin … end are in parts that were there before."""
+        """Return True if bytes begin … end are in parts that an earlier run sent."""
         return all(number in self.upload.have for number in range(begin // self._size, -(-end // self._size)))
 
     def write(self, data: memoryview, offset: int) -> None:
-        """Write bytes at `offset`, each byte once. Raises FileError where an upload failed before."""
+        """Write bytes at `offset`, each byte once. Raises FileError after a failed upload."""
         if self._error is not None:
             raise self._error
         with self._lock:
@@ -63,17 +63,17 @@ class PartedOutput:
         return min(self._size, self._total - number * self._size)
 
     def _zeros(self, number: int) -> int:
-        """Bytes of a part that nobody writes."""
+        """Count the bytes of a part that lie in gaps."""
         begin = number * self._size
-        end, found = begin + self._length(number), 0
+        end, count = begin + self._length(number), 0
         for gap in self._gaps[bisect_right(self._ends, begin) :]:
             if gap[0] >= end:
                 break
-            found += min(gap[1], end) - max(gap[0], begin)
-        return found
+            count += min(gap[1], end) - max(gap[0], begin)
+        return count
 
     def _send(self) -> None:
-        """Hand parts on that are complete, in order."""
+        """Send complete parts, in order."""
         with self._sending:
             while (number := self._next) < self._count:
                 data = None
@@ -103,7 +103,7 @@ class PartedOutput:
             self._slots.release()
 
     def finish(self) -> None:
-        """Wait until all parts are there. Raises FileError where one could not be sent, or bytes were not written."""
+        """Wait until all parts are sent. Raises FileError if one could not be sent, or if bytes are missing."""
         self._send()
         for future in list(self._sent):
             future.result()
@@ -114,7 +114,7 @@ class PartedOutput:
             raise FileError(f"{self.upload.path}: of the part from byte {begin} on, bytes were not written")
 
     def close(self) -> None:
-        """Let what is being sent end, and send nothing more."""
+        """Wait for the parts that are being sent, and send no more."""
         self.upload.stopped.set()
         self._error = self._error or FileError(f"writing {self.upload.path} was abandoned")
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,111 @@
+"""Make a model run: its weights loaded, grammars, encoders of images and audio, draft models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from quants.arguments import as_count, thread_count
+from quants.errors import OptionError, VocabularyError
+
+from .contents import Contents
+from .generation import Drafts, GenerateOptions, grammar_of
+
+if TYPE_CHECKING:
+    from runtime.model import Model as RunningModel
+    from runtime.sampling.grammar import Grammar
+    from runtime.speculation.assistants import Assistant
+    from runtime.speculation.blocks import BlockWriter
+    from runtime.speculation.parameters import Drafting
+    from runtime.speculation.readers import Reader
+
+    from ..metadata.images import Sight
+
+
+def running_model(contents: Contents, threads: int | None = None) -> RunningModel:
+    """Return what computes logits, kept until something of the model changes. Raises ModelError, OptionError."""
+    from runtime.model import Model as RunningModel
+
+    metadata = contents.metadata
+    parts = [threads, *map(metadata.value, metadata), *contents.tensors.data.values()]
+    return contents._made("running", parts, lambda: RunningModel(metadata, contents.tensors, threads=threads))
+
+
+def grammar_for(contents: Contents, gbnf: str | None, schema: str | Mapping[str, Any] | None) -> Grammar | None:
+    """Return the grammar of a GBNF text or a JSON schema over the model's vocabulary; None where neither is given."""
+    if gbnf is None and schema is None:
+        return None
+    from runtime.generation import grammar_vocabulary
+
+    tokenizer = contents.tokenizer
+    vocabulary = contents._made("vocabulary", [tokenizer], lambda: grammar_vocabulary(tokenizer))
+    return grammar_of(vocabulary, gbnf, schema)
+
+
+def check_media(options: GenerateOptions) -> None:
+    """Raise OptionError where images, audio and their projector do not go together."""
+    images, audio, projector = options.images, options.audio, options.projector
+    if not (images or audio) or projector is None:
+        media = "audio" if audio and not images else "images"
+        given, absent = (media, "projector") if images or audio else ("projector", "images")
+        none = not (images or audio or projector)
+        raise OptionError("there are no images" if none else f"{given} is given without {absent}")
+    if options.draft not in (None, "lookup"):
+        media = "images" if images else "audio"
+        raise OptionError("drafts do not see images or hear sounds", f'none, or "lookup", go with {media}')
+    if options.image_tokens is not None and not images:
+        raise OptionError("image_tokens is given without images")
+    if options.image_tokens is not None:
+        as_count(options.image_tokens, "image_tokens", 1)
+
+
+def media_encoders(
+    contents: Contents, projector: Contents, options: GenerateOptions
+) -> list[tuple[Sight, Sequence[Any]]]:
+    """Return what encodes images and audio for this model, with these; kept as long as the projector is the same."""
+    parts = (("images", options.images, options.image_tokens), ("audio", options.audio, None))
+    return [(_encoder(contents, part, projector, most, options.threads), given) for part, given, most in parts if given]
+
+
+def _encoder(contents: Contents, part: str, projector: Contents, most_tokens: int | None, threads: int | None) -> Sight:
+    from runtime.multimodal.audio import AudioEncoder
+    from runtime.multimodal.vision import VisionEncoder
+
+    from ..metadata.images import Sight
+
+    def make() -> Sight:
+        type_: type[AudioEncoder | VisionEncoder] = AudioEncoder if part == "audio" else VisionEncoder
+        encoder = type_(projector.metadata, projector.tensors, thread_count(threads))
+        return Sight(encoder, contents.metadata, contents.tokenizer, most_tokens)
+
+    return contents._made(part, [projector, most_tokens, threads, contents.tokenizer], make)
+
+
+def draft_reader(draft: Contents, target: RunningModel) -> Reader | Assistant | BlockWriter | None:
+    """Return what drafts for a target by reading its states, where this is such a draft's file. Raises ModelError."""
+    from runtime.speculation.draft_files import reader_of
+
+    return reader_of(target, draft.metadata, draft.tensors)
+
+
+def drafts_of(contents: Contents, draft: Contents, drafting: Drafting | None, threads: int | None) -> Drafts:
+    """Return a draft model for a model. Raises OptionError, VocabularyError for one that does not fit, ModelError."""
+    _check_draft(contents, draft)
+    by = draft_reader(draft, running_model(contents, threads)) or running_model(draft, threads)
+    return Drafts(by, draft.context_length, drafting)
+
+
+def _check_draft(contents: Contents, draft: Contents) -> None:
+    from ..metadata.vocabularies import compare_vocabularies
+
+    files = [each.file for each in (contents, draft) if each.file is not None and each.is_as_opened]
+    if len(files) == 2 and list(files[0].states.values()) == list(files[1].states.values()):
+        raise OptionError(f"the draft {draft.path} is the model itself", "a smaller one is needed")
+    found = compare_vocabularies(
+        (contents.path, draft.path), (contents.metadata, draft.metadata), (contents.tokenizer, draft.tokenizer)
+    )
+    if found.obstacles:
+        hint = f"`gguftools diff {contents.path} {draft.path} --vocab` says more"
+        if found.edits:
+            hint = f"`gguftools set-metadata {draft.path} {' '.join(found.edits)}` mends it"
+        raise VocabularyError(f"{draft.path} can't draft for {contents.path}: {found.obstacles[0]}", hint)
