@@ -1,6 +1,6 @@
 """Shared by all parts of a model: a layer's tensors, the model's hyperparameters, and the pass."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -143,6 +143,14 @@ class Device(Protocol):
 
     def run(self, graph: Any, forward: "ForwardContext", x: Floats, hooks: Any = None) -> Floats:
         """Return the graph's result for the input x (tokens, width)."""
+        ...
+
+    def streams(self, tensors: Iterable[Tensor]) -> bool:
+        """Return whether these weights do not fit, so that texts go through the model layer by layer."""
+        ...
+
+    def stream(self, graph: Any, passes: "Sequence[tuple[ForwardContext, Floats]]") -> Iterator[Floats]:
+        """Yield the graph's result for each pass and its input (tokens, width), reading each weight once."""
         ...
 
     def logits(self, logits: Any, output: Any) -> Any:

@@ -11,6 +11,7 @@ from quants import Tensor
 
 from ..arrays import Floats, Ids
 from ..layer import IMAGE_WEIGHTS, ForwardContext, Layer
+from .importance import DeviceImportance
 from .weights import Weights, on_host, product
 
 
@@ -88,9 +89,15 @@ class DeviceContext:
         return self.weights.matrix(tensor)[number]
 
     def observe(self, tensor: Tensor, x: torch.Tensor, expert: int, experts: int) -> None:
-        """Call the observer of products with their inputs."""
-        if self.forward.observe is not None:
-            self.forward.observe(tensor.name, self.host(x), expert, experts)
+        """Call the observer of products with their inputs: on the device if it can sum them there."""
+        observe = self.forward.observe
+        if observe is None:
+            return
+        owner = getattr(observe, "__self__", None)
+        if isinstance(owner, DeviceImportance):
+            owner.observe_tensor(tensor.name, x, expert, experts)
+        else:
+            observe(tensor.name, self.host(x), expert, experts)
 
     def norm(self, layer: Layer, role: str, x: torch.Tensor, eps: float = 0.0) -> torch.Tensor:
         """Return the norm `role` over the last axis; x itself if the layer has no such norm. eps: 0 for the model's."""

@@ -1,9 +1,10 @@
 """A device of torch's: chosen by name, set to exact float32, and used by a model's passes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
+from quants import Tensor
 from quants.errors import OptionError
 
 from ..arrays import Floats
@@ -12,14 +13,28 @@ from ..head import LazyLogits, Output
 from ..layer import ForwardContext
 from .executor import Hook, run
 from .logits import DeviceLogits
-from .weights import Weights
+from .streaming import stream
+from .weights import Weights, bytes_on_device
+
+WEIGHTS_SHARE = 0.7  # of the free memory
 
 
 class TorchDevice:
-    """Where the passes of one model are computed. name: torch's, such as "cuda:0"."""
+    """Where the passes of one model are computed.
 
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.name, self.weights = device, str(device), Weights(device)
+    name: torch's, such as "cuda:0". memory: bytes for weights; None for no limit.
+    """
+
+    def __init__(self, device: torch.device, memory: int | None = None) -> None:
+        self.device, self.name, self.memory, self.weights = device, str(device), memory, Weights(device)
+
+    def streams(self, tensors: Iterable[Tensor]) -> bool:
+        """Return whether these weights do not fit, so that texts go through the model layer by layer."""
+        return self.memory is not None and sum(map(bytes_on_device, tensors)) > self.memory
+
+    def stream(self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]]) -> Iterator[Floats]:
+        """Yield the graph's result for each pass and its input (tokens, width), reading each weight once."""
+        return stream(graph, passes, self.weights, self.memory)
 
     def run(self, graph: Graph, forward: ForwardContext, x: Floats, hooks: Mapping[int, Hook] | None = None) -> Floats:
         """Return the graph's result for the input x (tokens, width), on the host."""
@@ -41,8 +56,10 @@ def available() -> list[str]:
     return [*names, "cpu"]
 
 
-def torch_device(name: str) -> TorchDevice:
+def torch_device(name: str, memory: int | None = None) -> TorchDevice:
     """Return a device by name: "auto" (the first of `available`), "cpu", "cuda", "cuda:N", "mps" or "xpu".
+
+    memory: bytes for weights; None for most of what is free, on the processor for no limit.
 
     Raises OptionError for one that this machine does not have.
     """
@@ -51,7 +68,19 @@ def torch_device(name: str) -> TorchDevice:
     if wanted not in names:
         raise OptionError(f"torch finds no device {name!r} here", hint=f"there are: {', '.join(names)}")
     _use_exact_float32()
-    return TorchDevice(torch.device(wanted))
+    device = torch.device(wanted)
+    return TorchDevice(device, _free_memory(device) if memory is None else memory)
+
+
+def _free_memory(device: torch.device) -> int | None:
+    """Return the bytes for weights on a device: what activations leave of its free memory; None for no limit."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * WEIGHTS_SHARE)
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory() * WEIGHTS_SHARE)
+    if device.type == "xpu":
+        return int(torch.xpu.mem_get_info(device)[0] * WEIGHTS_SHARE)
+    return None
 
 
 def _use_exact_float32() -> None:

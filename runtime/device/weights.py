@@ -21,11 +21,12 @@ def on_host(tensor: Tensor, start: int = 0, stop: int | None = None) -> torch.Te
     """Return rows of a weight in the processor's memory, in its shape: float32, or F16 and BF16 as stored."""
     stop = tensor.rows if stop is None else stop
     shape = tensor.shape if (start, stop) == (0, tensor.rows) else (stop - start, tensor.width)
-    kind = STORED_TYPES.get(tensor.format.name)
-    if kind is None:
-        return torch.from_numpy(np.ascontiguousarray(tensor.float32(start, stop))).reshape(shape)
+    stored_type = STORED_TYPES.get(tensor.format.name)
+    if stored_type is None:
+        values = np.ascontiguousarray(tensor.float32(start, stop))
+        return torch.from_numpy(values if values.flags.writeable else values.copy()).reshape(shape)
     words = np.frombuffer(bytearray(tensor.raw(start, stop)), np.int16)
-    return torch.from_numpy(words).view(kind).reshape(shape)
+    return torch.from_numpy(words).view(stored_type).reshape(shape)
 
 
 def bytes_on_device(tensor: Tensor) -> int:
