@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from quants.errors import FileError
 
+from .small_files import hint_for_missing
+
 CHUNK_BYTES = 1 << 20
 DEVICE_BYTES = 1 << 20  # bytes read of a device such as /dev/zero at most; terminals have no such limit
 PIPE_SECONDS = 60.0  # a pipe may be silent for this long
@@ -48,7 +50,8 @@ def read_text(path: Path, limit: Limit) -> str:
         wrong = f"byte {error.start} is {error.object[error.start]:#04x}"
         raise FileError(f"{path} is not UTF-8 text: {wrong}; {limit.what} is expected") from error
     except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
+        hint = hint_for_missing(path) if isinstance(error, FileNotFoundError) else None
+        raise FileError(f"{path} cannot be read: {error.strerror or error}", hint) from error
 
 
 def _read(path: Path, limit: Limit) -> bytearray:

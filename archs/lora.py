@@ -42,7 +42,7 @@ REFUSED = {
     "trainable_token_indices": "single rows of the embedding were trained",
 }
 
-ANOTHER_BASE, MERGE = "the adapter belongs to another base model", "merge the adapter instead (--merge-lora)"
+ANOTHER_BASE, MERGE = "the adapter belongs to another base model", "merge the adapter instead (`merge_lora`)"
 
 SETTINGS = {  # keys read of adapter_config.json, besides required numbers
     "peft_type": TEXT,

@@ -152,7 +152,7 @@ def by_gguf_name(name: str) -> Architecture:
     known = {each.name: each for each in reversed(architectures())}  # the first of several families
     if name not in known and draft_of_file(name):
         problem = f"general.architecture is {name!r}: a draft, which reads what its target's layers make of a text"
-        raise ModelError(problem, "run it with the target: gguftools generate TARGET --draft FILE")
+        raise ModelError(problem, "run it with the target: `gguftools generate TARGET --draft FILE`")
     if name not in known:
         hint = did_you_mean(name, dict.fromkeys(reversed(known)), cutoff=0.5)
         raise ModelError(f"general.architecture {name!r} is not one the runtime knows", hint)

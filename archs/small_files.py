@@ -7,16 +7,19 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from quants.errors import FileError
+from quants.spelling import did_you_mean
 
 GIT_LFS_POINTER = b"version https://git-lfs"
 MAX_BYTES = 256 << 20  # more than any tokenizer has
 MAX_VALUES = 6_000_000  # of a JSON text: Gemma's tokenizer.json has two million
 MAX_DEPTH = 64
 MAX_WORDS = 4_000_000
+MAX_NAMES = 1000  # of a folder, looked through for a near one
 
 FileState = tuple[int, int, int, int]  # device, inode, size and time of change: another after a change
 _reads: ContextVar[dict[Path, FileState] | None] = ContextVar("_reads", default=None)
@@ -66,11 +69,23 @@ def read_file(path: Path) -> bytes:
         record_read(path, status)
         content = path.read_bytes()
     except FileNotFoundError:
-        raise FileError(f"there is no file {path}") from None
+        raise FileError(f"there is no file {path}", hint_for_missing(path)) from None
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror}") from error
     check_not_pointer(path, content)
     return content
+
+
+def hint_for_missing(path: Path) -> str:
+    """Return what to do where a path does not exist: names like its own in the folder, or where it was looked for."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        return f"there is no folder {folder} either"
+    try:
+        names = [each.name for each in islice(folder.iterdir(), MAX_NAMES)]
+    except OSError:
+        names = []
+    return did_you_mean(path.name, names) or f"{folder} has nothing with a name like it"
 
 
 def read_text(path: Path) -> str:

@@ -29,7 +29,7 @@ import numpy as np
 
 import gguftools
 from runtime.kv_cache import CacheType, KVCache
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.sampling.parameters import Sampling
 
 from .perplexity import Reference
@@ -87,7 +87,7 @@ def llama_bench(options: argparse.Namespace, path: Path, at: int) -> tuple[float
     return best[0], best[1]
 
 
-def cache_at(model: Model, tokens: int, kind: CacheType) -> KVCache:
+def cache_at(model: RunningModel, tokens: int, kind: CacheType) -> KVCache:
     """A cache of so many tokens, whichever."""
     cache = model.new_cache(kind, tokens + 256)
     for start in range(0, tokens, 512):
@@ -96,7 +96,7 @@ def cache_at(model: Model, tokens: int, kind: CacheType) -> KVCache:
     return cache
 
 
-def our_speed(model: Model, cache: KVCache, tokens: int) -> float:
+def our_speed(model: RunningModel, cache: KVCache, tokens: int) -> float:
     seen, start = cache.length, time.perf_counter()
     for position in range(tokens):
         model.forward([position % model.vocabulary_size], cache)

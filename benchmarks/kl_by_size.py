@@ -1,4 +1,4 @@
-"""KL divergence of the example model's layers by bits per weight: importance matrix, GPTQ and trellises.
+"""Measure KL divergence by bits per weight of the example model's layers: importance matrix, GPTQ, trellises.
 
     python -m benchmarks.kl_by_size --calibration TEXT --held TEXT [--output docs/kl-by-size.csv]
 

@@ -29,7 +29,7 @@ from gguftools.writing.cost_model import CostModel
 from gguftools.writing.items import Item
 from gguftools.writing.options import WriteOptions
 from gguftools.writing.pipeline import FilePlan
-from gguftools.writing.work_plan import WorkPlan, plan_work, shaped
+from gguftools.writing.work_plan import WorkPlan, plan_work
 from quants import Tensor, format_named
 
 
@@ -84,7 +84,8 @@ def plan(recipe: str, cost_model: CostModel) -> WorkPlan:
     shapes = deepseek_v3()
     facts = ModelFacts("deepseek2", 61, 128, 1, 256)
     choices = choose(recipe_named(recipe), [(n, s, bf16) for n, s in shapes.items()], facts, False, Options())
-    items = [Item(shaped(each.name, shapes[each.name], bf16), each.format) for each in choices]
+    tensors = [Tensor(each.name, shapes[each.name], bf16, read=None) for each in choices]  # type: ignore[arg-type]
+    items = [Item(tensor, each.format) for tensor, each in zip(tensors, choices, strict=True)]
     return plan_work([FilePlan(Path("deepseek-v3.gguf"), Metadata(), tuple(items))], cost_model)
 
 

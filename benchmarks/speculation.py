@@ -33,7 +33,7 @@ from gguftools.lab.drafts.costs import timed_costs
 from gguftools.lab.drafts.figures import Cycles, speedup
 from runtime import generation
 from runtime.generation import Generation
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.sampling.parameters import Sampling
 from runtime.speculation.decoding import Counts
 from runtime.speculation.parameters import MAX_BY_LOOKUP, Drafting
@@ -58,7 +58,7 @@ def cycles_of(counts: Counts) -> Cycles:
     return Cycles(len(drafted) - 1, counts.tokens_per_cycle, None, [], drafted, whole)
 
 
-def passes_with_states(net: Model, prompt: list[int]) -> None:
+def passes_with_states(net: RunningModel, prompt: list[int]) -> None:
     """Passes whose states an EAGLE-3 draft reads: compiled, and by operations that Python calls."""
     count, cache = len(net.network.layers), net.new_cache()
     layers = 2, count // 2, count - 3

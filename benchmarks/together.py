@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 
 import gguftools
-from runtime.model import Model
+from runtime.model import RunningModel
 
 
-def our_speed(model: Model, texts: int, options: argparse.Namespace) -> tuple[float, float]:
+def our_speed(model: RunningModel, texts: int, options: argparse.Namespace) -> tuple[float, float]:
     """Tokens a second of so many texts, and milliseconds of processor time for each token."""
     caches = [model.new_cache("f32", options.prompt + options.tokens) for _ in range(texts)]
     for i, cache in enumerate(caches):

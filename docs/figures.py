@@ -1,4 +1,4 @@
-"""Figures of the pages, drawn from small data files next to them."""
+"""Draw the figures of the pages from small data files next to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OFFSETS = {"importance matrix": (0, 8), "trellis": (0, -14), "GPTQ": (0, -14)}
 
 
 def digest() -> str:
-    """Of the data and how it is drawn: an SVG that holds it is up to date."""
+    """Return a hash of the data and how it is drawn; an SVG that holds it is up to date."""
     return hashlib.sha256(DATA.read_bytes() + repr(STYLES).encode()).hexdigest()[:16]
 
 

@@ -44,7 +44,6 @@ from gguftools.inspection import catalogue  # noqa: E402
 from quants import Format  # noqa: E402
 from quants.dialects import readings  # noqa: E402
 from quants.tensor import Tensor  # noqa: E402
-from runtime.model import Model as RunningModel  # noqa: E402
 from runtime.tokenizer import Tokenizer  # noqa: E402
 
 OURS = ("gguftools.", "archs.", "quants.", "runtime.")
@@ -342,22 +341,24 @@ def added_keys() -> str:
 
 
 SUBJECTS = {  # page in docs/api: (title, names); a public name that none of them has goes to the last
-    "model": ("Models", "open load Model identify"),
-    "make": ("Make files", "convert quantize frontier export split merge convert_endian reproduce gpu_split"),
+    "model": ("Models", "open Model load RunningModel example identify"),
+    "make": ("Make files", "convert quantize demo frontier export split merge convert_endian reproduce gpu_split"),
     "inspect": (
         "Inspect",
-        "show architectures formats diff weight_errors validate audit check hash graph node_values compare_values",
+        "show architectures formats diff weight_errors validate audit check hash imatrix_info merge_imatrices graph"
+        " node_values compare_values schema",
     ),
     "edit": (
         "Edit",
-        "set_metadata Set SetItem SetType SetChatTemplate SetSpecialToken Rename Remove graft make_patch apply_patch",
+        "set_metadata Set SetItem SetType SetChatTemplate SetSpecialToken Rename Remove graft patch make_patch"
+        " apply_patch",
     ),
     "measure": ("Measure", "perplexity divergence imatrix evaluate draft_check report"),
-    "run": ("Run", "generate tokenize chat_template embed"),
+    "run": ("Run", "generate chat tokenize chat_template compare_chat_templates embed"),
     "publish": ("Publish", "attest verify_attestation"),
     "objects": ("Options, tensors, errors", "GenerateOptions GgufToolsError"),
 }
-OBJECTS = (Tensor, Tokenizer, RunningModel)  # what users meet without having asked for it by name
+OBJECTS = (Tensor, Tokenizer)  # what users meet without having asked for it by name
 
 
 def api_names() -> dict[str, list[str]]:

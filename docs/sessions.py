@@ -1,4 +1,4 @@
-"""What commands print: the output under each command of a page, and the picture of a terminal.
+"""Run the commands of pages: the output under each command, and the picture of a terminal.
 
 A page's ```console blocks are run from top to bottom in one folder with the examples. `filled` writes what each command
 prints on standard output under it; a long output is cut. Lines that measure the machine (speeds, times) are left out.
@@ -52,7 +52,7 @@ OTHER_PROGRAMS = ("make ", "pip ", "pipx ", "uv ", "git ", "cd ")
 
 
 def commands(session: str) -> Iterator[tuple[str, str, list[str]]]:
-    """(the lines as they stand, the command, the lines under it) of all that a block shows typed after `$ `."""
+    """Yield (lines as typed, command, lines under it) of each command after `$ ` in a block."""
     for part in re.split(r"^(?=\$ )", session, flags=re.MULTILINE)[1:]:
         lines = part.splitlines()
         count = next(n for n, line in enumerate(lines, 1) if not line.endswith("\\"))
@@ -65,7 +65,7 @@ def is_ours(command: str) -> bool:
 
 
 def shown(output: str) -> str:
-    """The part of an output that a page shows."""
+    """Return the part of an output that a page shows."""
     lines = [line.rstrip() for line in SPEED.sub("", output).rstrip().splitlines()]
     if len(lines) > MAX_LINES:
         lines = [*lines[: MAX_LINES - 1], CUT]
@@ -82,7 +82,7 @@ def is_interrupted(output: Sequence[str]) -> bool:
 
 
 def printed(stdout: str, stderr: str, folder: Path) -> str:
-    """What a page shows of what a command printed in a folder."""
+    """Return what a page shows of the output of a command that ran in a folder."""
     return "".join(NOTES.findall(stderr)) + stdout.replace(f"{folder}/", "")
 
 
@@ -101,7 +101,7 @@ def run(command: str, folder: Path, interrupted: bool = False) -> str:
 
 
 def filled(page: str) -> str:
-    """A page with the output of each command under it."""
+    """Return a page with the output of each command under it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder_with_examples(folder)
@@ -120,12 +120,12 @@ def filled(page: str) -> str:
 
 
 def file_of(language: str) -> str:
-    """The name of the file that a block of this language is; none of other blocks."""
+    """Return the name of the file that a block holds, from its title; "" without one."""
     return language.partition('title="')[2].rstrip('"')
 
 
 def on_terminal(command: str, folder: Path) -> str:
-    """What a command prints on a terminal, colours included; progress bars are left out."""
+    """Return what a command prints on a terminal, with colours, without progress bars."""
     import pty  # POSIX alone
 
     own, theirs = pty.openpty()
@@ -156,12 +156,12 @@ def on_terminal(command: str, folder: Path) -> str:
 
 
 def digest(session: Sequence[tuple[str, str]]) -> str:
-    """Of commands: a picture that holds it shows them."""
+    """Return a hash of the commands, which the picture holds."""
     return hashlib.sha256(repr(session).encode()).hexdigest()[:16]
 
 
 def picture(session: Sequence[tuple[str, str]], title: str) -> str:
-    """An SVG of a terminal in which commands were run. session: commands, and the first words of the part to show."""
+    """Return an SVG of a terminal in which commands ran. session: commands, each with the first words to show."""
     from rich._export_format import CONSOLE_SVG_FORMAT
     from rich.console import Console
     from rich.text import Text

@@ -36,7 +36,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.lab.grafting": "ExpertOptions GraftOptions graft",
     "gguftools.lab.graph_values": "compare_values node_values",
     "gguftools.lab.patching": "apply_patch make_patch patch",
-    "gguftools.lab.reproduction": "Selection attest reproduce verify_attestation",
+    "gguftools.lab.reproduction": "Provenance Selection attest reproduce verify_attestation",
     "gguftools.measurement.divergence": "divergence",
     "gguftools.measurement.evaluation": "evaluate",
     "gguftools.measurement.importance": "imatrix",
@@ -53,6 +53,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.quantization.options": "QuantizeOptions",
     "gguftools.writing.options": "WriteOptions",
     "quants.errors": "GgufToolsError",
+    "runtime.model": "RunningModel",
 }
 _MODULES = {name: module for module, names in _API.items() for name in names.split()}
 
@@ -70,9 +71,11 @@ __all__ = [
     "ImatrixOptions",
     "Model",
     "PerplexityOptions",
+    "Provenance",
     "QuantizeOptions",
     "Remove",
     "Rename",
+    "RunningModel",
     "SearchOptions",
     "Selection",
     "Set",
@@ -134,6 +137,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from quants.errors import GgufToolsError
+    from runtime.model import RunningModel
 
     from .calibration.target import SearchOptions
     from .calibration.texts import Calibration
@@ -163,7 +167,7 @@ if TYPE_CHECKING:
     from .lab.grafting import ExpertOptions, GraftOptions, graft
     from .lab.graph_values import compare_values, node_values
     from .lab.patching import apply_patch, make_patch, patch
-    from .lab.reproduction import Selection, attest, reproduce, verify_attestation
+    from .lab.reproduction import Provenance, Selection, attest, reproduce, verify_attestation
     from .measurement.divergence import divergence
     from .measurement.evaluation import evaluate
     from .measurement.importance import imatrix

@@ -10,9 +10,9 @@ from quants.errors import ModelError
 from . import ops
 from .arrays import Floats, Ids
 from .layer import ForwardContext, Layer
-from .ngrams import looked_up
+from .ngrams import look_up
 from .products.matmul import gather
-from .switch import read_as
+from .switch import substitute
 
 
 def embed(forward: ForwardContext, ids: Ids) -> Floats:
@@ -22,7 +22,7 @@ def embed(forward: ForwardContext, ids: Ids) -> Floats:
     Raises ModelError past the last position that has an embedding.
     """
     tensors, scale = forward.global_tensors, forward.hparams.embedding_scale
-    ids = read_as(forward, ids)
+    ids = substitute(forward, ids)
     x = gather(tensors.need("token_embd.weight"), ids)
     if scale != 1:
         x *= np.float32(scale)
@@ -61,7 +61,7 @@ def layer_inputs(forward: ForwardContext, ids: Ids, x: Floats) -> Floats | None:
     if "per_layer_token_embd.weight" not in tensors:
         return None
     if forward.keys.get("ple.layers") is not None:
-        return looked_up(forward, ids)
+        return look_up(forward, ids)
     own = gather(tensors.need("per_layer_token_embd.weight"), ids).reshape(len(ids), len(forward.network.layers), -1)
     own *= np.float32(own.shape[2] ** 0.5)
     made = forward.project(tensors, "per_layer_model_proj", x)

@@ -19,7 +19,7 @@ from quants.spelling import quote
 
 from .arrays import Floats
 from .kv_cache import CacheType, KVCache
-from .model import Model
+from .model import RunningModel
 from .prefill import Prefill, PrefillOptions
 from .sampling.dry import breakers_of
 from .sampling.grammar import Grammar, GrammarVocabulary
@@ -139,7 +139,7 @@ class Generation:
 
     def __init__(
         self,
-        model: Model,
+        model: RunningModel,
         tokenizer: Tokenizer,
         prompt: Sequence[int],
         sampler: Sampler,
@@ -313,7 +313,7 @@ class Generation:
         self._cache_bytes, self._cache, self._given = self.cache_bytes, None, None
 
     def __iter__(self) -> Iterator[Piece]:
-        """Yield pieces as they come. Raises ModelError as `Model.forward` does, after yielding all text that was
+        """Yield pieces as they come. Raises ModelError as `RunningModel.forward` does, after yielding all text that was
         certain before.
         """
         try:
@@ -500,7 +500,7 @@ def sampler_of(
     )
 
 
-def known_tokens(model: Model, tokenizer: Tokenizer) -> int:
+def known_tokens(model: RunningModel, tokenizer: Tokenizer) -> int:
     """Return how many of a model's logits belong to tokens: a matrix may have more rows."""
     return min(tokenizer.vocab_size, model.vocabulary_size)
 

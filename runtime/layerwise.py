@@ -20,7 +20,7 @@ from .layer import ForwardContext, Layer
 
 if TYPE_CHECKING:
     from .hessians import Hessians, Inputs
-    from .model import Model
+    from .model import RunningModel
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Batch:
     x: Floats
 
 
-def check_layerwise(model: "Model") -> None:
+def check_layerwise(model: "RunningModel") -> None:
     """Raise ModelError unless the model's layers are one sequence that each changes the hidden states in turn."""
     again = any(each.stored is not None for each in model.network.hparams.layers)
     if model.encoder_decoder is not None or model.encoder is not None or again:
@@ -41,7 +41,7 @@ def check_layerwise(model: "Model") -> None:
         raise ModelError(problem, hint="an importance matrix serves them: `gguftools imatrix`")
 
 
-def begin(model: "Model", inputs: Iterable[Ids]) -> list[Batch]:
+def begin(model: "RunningModel", inputs: Iterable[Ids]) -> list[Batch]:
     """Return embedded token ids (windows, n_ctx), a batch for each. Raises ModelError (see `check_layerwise`)."""
     check_layerwise(model)
     batches = []

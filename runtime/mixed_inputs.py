@@ -39,19 +39,20 @@ def _mixed(
         queries, inputs = q[rows][asked], x[rows][:, None, :]
         for g in range(kv_heads):
             mine = slice(g * group, (g + 1) * group)
+            options = AttentionOptions(
+                window=own.window,
+                softcap=forward.hparams.attention_softcap,
+                causal=forward.block.causal,
+                sinks=None if sinks is None else sinks[mine],
+                chunk=own.chunk,
+            )
             mixed = attend(
                 np.ascontiguousarray(queries[:, mine]),
                 np.ascontiguousarray(k[rows, g : g + 1]),
                 inputs,
-                q_positions=forward.positions[asked],
-                scale=own.attention_scale,
-                options=AttentionOptions(
-                    window=own.window,
-                    softcap=forward.hparams.attention_softcap,
-                    causal=forward.block.causal,
-                    sinks=None if sinks is None else sinks[mine],
-                    chunk=own.chunk,
-                ),
+                forward.positions[asked],
+                own.attention_scale,
+                options,
                 threads=forward.threads,
             )
             yield mixed.reshape(-1, x.shape[1])

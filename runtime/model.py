@@ -43,7 +43,7 @@ from .rope import rope_scaling
 MAX_STEPS = 3  # of MAX_TOKENS each: from there on it is faster to decode weights once for all
 
 
-class Model:
+class RunningModel:
     """A model ready to run; weights stay as they are stored.
 
     metadata: key → value; tensors: name → Tensor, as a GGUF file has them. threads: None for all processors. precision:
@@ -74,7 +74,7 @@ class Model:
         self.tensors = tensors = all_readable(tensors)
         if has_only_mtp(metadata, tensors):
             problem = "the file has only the MTP layers: a draft, no model"
-            raise ModelError(problem, "run it with the model: gguftools generate MODEL --draft FILE")
+            raise ModelError(problem, "run it with the model: `gguftools generate MODEL --draft FILE`")
         check_model(self.architecture, metadata, tensors)
         _check_finite(tensors)
         keys, numbers = Keys.of(self.architecture, metadata), read_hparams(self.architecture, metadata, tensors)
@@ -102,16 +102,20 @@ class Model:
     def vocabulary_size(self) -> int:
         return self.tensors["token_embd.weight"].shape[0]
 
-    def use_predictor(self) -> Sparsity:
-        """Compute from now on only the neurons that the file's predictor selects; return their counter.
-
-        Raises ModelError for a file without a predictor.
-        """
+    def check_predictor(self) -> None:
+        """Raise ModelError for a file without a predictor of neurons."""
         if "blk.0.fc1.weight" not in self.tensors:
             raise ModelError(
                 "the file has no predictor ('blk.0.fc1.weight')",
                 hint="`gguftools convert --predictor` writes such files",
             )
+
+    def use_predictor(self) -> Sparsity:
+        """Compute from now on only the neurons that the file's predictor selects; return their counter.
+
+        Raises ModelError for a file without a predictor.
+        """
+        self.check_predictor()
         self.sparsity = Sparsity(float(self.metadata.get(THRESHOLD, 0.0)))
         return self.sparsity
 

@@ -18,7 +18,7 @@ from .streams import stream_norm
 MIN_GATE = np.float32(1e-6)  # before a root is taken
 
 
-def looked_up(forward: ForwardContext, ids: Ids) -> Floats:
+def look_up(forward: ForwardContext, ids: Ids) -> Floats:
     """Return the table's rows for each token, one after the other: float32 (tokens, 1, width). ids (tokens,)."""
     keys = forward.keys
     size, each = int(keys.need("ple.ngram_size")), int(keys.need("ple.heads_per_ngram"))

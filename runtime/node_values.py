@@ -16,12 +16,12 @@ from .graph.builder import Graph, Node
 from .graph.executors import run
 from .graph.hooks import Observer, Wanted, hooks_on
 from .kernels.blas import one_thread
-from .model import Model
+from .model import RunningModel
 
 ObserveValue = Callable[[Node, NDArray[Any]], None]
 
 
-def whole_graph(model: Model) -> Graph:
+def whole_graph(model: RunningModel) -> Graph:
     """Return a model's graph from ids to logits, hidden states or spectra; of T5, both sides."""
     if model.codes:
         return codes_graph_of(model.network, model.codes)
@@ -29,7 +29,7 @@ def whole_graph(model: Model) -> Graph:
     return encoder_decoder.graph_of(model.network, sides) if sides else decoder.whole_graph_of(model.network)
 
 
-def run_observed(model: Model, tokens: Sequence[int], observers: Mapping[Wanted, Observer]) -> Floats:
+def run_observed(model: RunningModel, tokens: Sequence[int], observers: Mapping[Wanted, Observer]) -> Floats:
     """Run a text through the whole graph, and call the observers of nodes as `hooks_on` says: logits, float32 (tokens,
     vocabulary).
 
@@ -49,7 +49,7 @@ def run_observed(model: Model, tokens: Sequence[int], observers: Mapping[Wanted,
     return result
 
 
-def observe_values(model: Model, tokens: Sequence[int], observe: ObserveValue) -> None:
+def observe_values(model: RunningModel, tokens: Sequence[int], observe: ObserveValue) -> None:
     """Call observe(node, values) with the values of every node for a text: (tokens, …), memory of its own.
 
     Values that are not per token, such as cached keys, are left out. Raises as `run_observed` does.

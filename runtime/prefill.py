@@ -9,7 +9,7 @@ import numpy as np
 from .arrays import Floats
 from .images import EmbeddedImage, pieces, within
 from .kv_cache import CacheType, KVCache
-from .model import Model
+from .model import RunningModel
 from .prefix_cache import PrefixCache
 from .sampling.logprobs import TokenLogprobs, token_logprobs
 
@@ -55,7 +55,7 @@ class Prefill:
 
     def __init__(
         self,
-        model: Model,
+        model: RunningModel,
         tokens: Sequence[int],
         options: PrefillOptions = DEFAULTS,
         images: Sequence[EmbeddedImage] = (),
@@ -73,8 +73,8 @@ class Prefill:
     def read(self) -> tuple[KVCache, Floats, float]:
         """Return a cache with the prompt, the logits after it, (1, vocabulary), and the seconds that reading took.
 
-        The seconds are 0 for all texts but the first. Raises ModelError as `Model.forward` does, ValueError if more
-        texts ask than `texts`.
+        The seconds are 0 for all texts but the first. Raises ModelError as `RunningModel.forward` does, ValueError if
+        more texts ask than `texts`.
         """
         if self._left < 1:
             raise ValueError("more texts ask for the prompt than were to come")
@@ -140,7 +140,7 @@ class Prefill:
         return logits[-1:]
 
 
-def chunk_size(model: Model, tokens: int) -> int:
+def chunk_size(model: RunningModel, tokens: int) -> int:
     """Return how many tokens of a prompt run at a time: all if its length decides how each one is rotated."""
     scaling = model.network.scaling
     if scaling is not None and (

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from .kv_cache import CacheType, KVCache
-from .model import Model
+from .model import RunningModel
 
 
 class PrefixCache:
@@ -14,12 +14,12 @@ class PrefixCache:
 
     def __init__(self) -> None:
         self.reused = 0
-        self._model: Model | None = None
+        self._model: RunningModel | None = None
         self._cache: KVCache | None = None
         self._tokens: list[int] = []  # of the cache, and perhaps more
         self._mark: tuple[list[int], KVCache] | None = None  # of recurrent layers, which can't go back: after a prompt
 
-    def take(self, model: Model, tokens: Sequence[int], cache_type: CacheType) -> KVCache:
+    def take(self, model: RunningModel, tokens: Sequence[int], cache_type: CacheType) -> KVCache:
         """Return a cache with the longest common beginning of the tokens, but at least one token less than all."""
         cache = self._cache
         if (
@@ -76,7 +76,7 @@ def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
     return next((place for place, (mine, its) in pairs if mine != its), min(len(one), len(other)))
 
 
-def _rotates_by_length(model: Model, tokens: Sequence[int]) -> bool:
+def _rotates_by_length(model: RunningModel, tokens: Sequence[int]) -> bool:
     """Return whether the rotation of tokens depends on the text's length, so that no prefix can be reused."""
     scaling = model.network.scaling
     return model.encoder_decoder is not None or (scaling is not None and scaling.type in ("dynamic", "longrope"))

@@ -10,7 +10,7 @@ from .arrays import Ids
 from .layer import ForwardContext
 
 
-def read_as(forward: ForwardContext, ids: Ids) -> Ids:
+def substitute(forward: ForwardContext, ids: Ids) -> Ids:
     """Return the tokens with substitutes for control tokens; record the active adapter in `forward.adapters`."""
     controls, others = (forward.keys.stored(f"adapters.token_ids_{each}") for each in ("activate", "substitute"))
     if controls is None:
@@ -19,11 +19,11 @@ def read_as(forward: ForwardContext, ids: Ids) -> Ids:
     controls, others = np.asarray(controls)[order], np.asarray(others)[order]
     place = np.minimum(np.searchsorted(controls, ids), len(controls) - 1)
     switches = controls[place] == ids
-    forward.adapters = _on(forward, np.where(switches, order[place] + 1, 0))
+    forward.adapters = _active_adapters(forward, np.where(switches, order[place] + 1, 0))
     return np.where(switches, others[place], ids)
 
 
-def _on(forward: ForwardContext, numbers: Ids) -> Ids:
+def _active_adapters(forward: ForwardContext, numbers: Ids) -> Ids:
     """Return the number of the active adapter at each token, 0 for none. numbers: of the adapters that control tokens
     activate.
     """

@@ -25,7 +25,7 @@ from quants.errors import GgufToolsError
 from quants.tensor import Tensor, from_array
 from runtime import ops
 from runtime.evaluation.pooling import dense_layers, file_pooling, pooled
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests.archs.checkpoints import values
 from tests.conftest import DATA
 
@@ -178,7 +178,7 @@ def tensors(description: Description) -> dict[str, Tensor]:
 def computed(description: Description, case: Case, weights: Mapping[str, Tensor]) -> Floats:
     """Rows as `shown` gives them of the runtime's logits or states. Raises GgufToolsError."""
     metadata = description.metadata(case)
-    model = Model(metadata, weights, threads=1)
+    model = RunningModel(metadata, weights, threads=1)
     if not description.states:
         return shown(model.logits(description.ids, description.decoder_ids), description.name)
     states = model.hidden_states([description.ids])

@@ -161,7 +161,7 @@ def _vocabularies_compared_once() -> Iterator[None]:
     where both are the same again and there was nothing to say.
     """
     module = importlib.import_module("gguftools.conversion.convert")
-    compared, agreed = module._compared, set[bytes]()
+    compared, agreed = module._compare_tokenizer, set[bytes]()
 
     def compared_once(metadata: Mapping[str, Any], folder: Path) -> str:
         found = hashlib.sha256()
@@ -181,9 +181,9 @@ def _vocabularies_compared_once() -> Iterator[None]:
             agreed.add(found.digest())
         return told
 
-    module._compared = compared_once  # type: ignore[attr-defined]
+    module._compare_tokenizer = compared_once  # type: ignore[attr-defined]
     yield
-    module._compared = compared  # type: ignore[attr-defined]
+    module._compare_tokenizer = compared  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session")

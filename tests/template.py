@@ -7,6 +7,7 @@ For each connection a process waits for one that becomes the command; so many ma
 """
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -29,14 +30,49 @@ from typing import Any
 from . import hints
 from .conftest import ROOT
 
-IMPORTED = ("gguftools.conversion.convert", "gguftools.conversion.quantize", "runtime.generation", "runtime.model")
+IMPORTED = (
+    "archs.hparams.deviations",
+    "archs.plans.mmproj",
+    "filelock",
+    "gguftools.conversion.convert",
+    "gguftools.conversion.quantize",
+    "gguftools.conversion.shards",
+    "gguftools.inspection.audits",
+    "gguftools.inspection.validation",
+    "gguftools.metadata.edit",
+    "pydantic.type_adapter",
+    "runtime.batched_generation",
+    "runtime.evaluation.perplexity",
+    "runtime.generation",
+    "runtime.model",
+    "threadpoolctl",
+    "tokenizers",
+)
 HELLO = 300.0  # seconds that it may take to start
 
 
-def serve(path: str) -> None:
+def _prepare() -> None:
+    """Do what each command would do first: import modules, find formats and families, set numba up."""
+    from gguftools.cli import commands, startup
+
+    startup.keep_numba_from_scipy()
     for module in IMPORTED:
         importlib.import_module(module)
+    from archs.plans.mmproj import all_encoders
+    from archs.registry import architectures
+    from quants.compilation import Codec
+
+    commands.load(None)
+    architectures()
+    all_encoders()
+    Codec("F16", "decode").run()
     hints.watch()
+    gc.collect()
+    gc.freeze()
+
+
+def serve(path: str) -> None:
+    _prepare()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(path)
         listener.listen(64)

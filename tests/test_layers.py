@@ -57,7 +57,7 @@ ORDER = (
     "gguftools.metadata",
     "gguftools.writing",
     "gguftools.quantization",
-    "gguftools.models.sources gguftools.models.generation gguftools.models.chat",
+    "gguftools.models.left_out gguftools.models.sources gguftools.models.generation gguftools.models.chat",
     "gguftools.models",
     "gguftools.inspection",
     "gguftools.measurement",

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
-from gguftools.__main__ import build_app
 from gguftools.cli.exclusions import EXCLUSIONS, NEEDS, exclusions, flag
 
-from .gguftools.command_line import EXAMPLE, TEXT, run, typed
+from .gguftools.command_line import EXAMPLE, TEXT, program, run, typed
 from .gguftools.publish.report.example import results
 
-PROGRAM: Any = typer.main.get_command(build_app())
+PROGRAM: Any = program()
 OPTIONS = {
     (name, option.opts[0]): option
     for name, command in PROGRAM.commands.items()

@@ -29,7 +29,7 @@ from gguf import GGUFValueType as ValueType
 import gguftools
 from gguftools.models.sources import of_checkpoint
 from runtime.kv_cache import KVCache
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests import zoo_build, zoo_check
 from tests.conftest import SHARED
 
@@ -171,7 +171,7 @@ def planned_once() -> Iterator[None]:
         yield
 
 
-def logit_errors(model: Model, truth: Any) -> tuple[float, float | None]:
+def logit_errors(model: RunningModel, truth: Any) -> tuple[float, float | None]:
     """Largest |difference| / std over both prompts, at once and (where the model can) token by token; of as many last
     columns as the truth has.
     """
@@ -184,7 +184,7 @@ def logit_errors(model: Model, truth: Any) -> tuple[float, float | None]:
     return max(found[0]), max(found[1], default=None)
 
 
-def runs(model: Model, ids: Any, decoder_ids: Any) -> Iterator[Any]:
+def runs(model: RunningModel, ids: Any, decoder_ids: Any) -> Iterator[Any]:
     if decoder_ids is not None:
         yield model.logits(ids, decoder_ids)
         yield step_by_step(model, decoder_ids, model.encode(ids))
@@ -195,12 +195,12 @@ def runs(model: Model, ids: Any, decoder_ids: Any) -> Iterator[Any]:
         yield step_by_step(model, ids, model.new_cache())
 
 
-def closeness(model: Model) -> float:
+def closeness(model: RunningModel) -> float:
     """How near to the truth logits have to be that are computed token by token."""
     return ROUNDED if any(each.format.is_quantized for each in model.tensors.values()) else CLOSE
 
 
-def step_by_step(model: Model, ids: Any, cache: KVCache) -> Any:
+def step_by_step(model: RunningModel, ids: Any, cache: KVCache) -> Any:
     return np.concatenate([model.forward(ids[i : i + 1], cache) for i in range(len(ids))])
 
 

@@ -75,7 +75,7 @@ def plan_draft(
         made, home = _assistant(draft, folder, config, tensors), folder
     elif target is None:
         problem = f"{folder} is a draft ({draft.name}), whose vocabulary and layers are those of its target"
-        raise OptionError(problem, "name the target's folder: --target-model-dir DIR")
+        raise OptionError(problem, "name the target's folder: give `target_model_dir`")
     elif not target.is_dir():
         raise FileError(f"there is no folder {target}", "name the folder of the model that is drafted for")
     else:

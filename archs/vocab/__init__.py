@@ -61,7 +61,7 @@ def vocabulary(  # noqa: PLR0913  # a tokenizer's files, and how each is read
         files, vocab_type = _files(folder, vocab_types)
         if pre is not None and pre_tokenizer(pre).name != "default" and vocab_type not in ("wordpiece", "bpe"):
             raise VocabularyError(
-                f"the vocabulary in {folder} is {vocab_type}: it has no pre-tokenizer", "leave out --pre"
+                f"the vocabulary in {folder} is {vocab_type}: it has no pre-tokenizer", "leave out `pre`"
             )
         metadata = Metadata()
         by_bpe = vocab_types[0] == "sentencepiece" if vocab_type == "bpe" else vocab_type not in MODEL_TYPES
@@ -79,7 +79,7 @@ def vocabulary(  # noqa: PLR0913  # a tokenizer's files, and how each is read
         _write_lost_tokens(metadata, files)
         write_around(metadata, files)
         if embed and not files.tokenizer:
-            raise VocabularyError(f"{folder} has no tokenizer.json to embed", "leave out --embed-tokenizer")
+            raise VocabularyError(f"{folder} has no tokenizer.json to embed", "leave out `embed_tokenizer`")
         if embed:
             metadata[Keys.Tokenizer.HF_JSON] = json.dumps(files.tokenizer, ensure_ascii=False)
         _check_unicode(metadata, folder)
@@ -88,7 +88,7 @@ def vocabulary(  # noqa: PLR0913  # a tokenizer's files, and how each is read
         raise VocabularyError(
             f"the tokenizer files in {folder} have a structure that such files do not have: "
             f"{type(error).__name__}: {str(error)[:200]}".replace("\n", " "),
-            hint="fetch them again; --debug shows where",
+            hint="fetch them again",
         ) from error
 
 

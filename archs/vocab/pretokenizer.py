@@ -143,7 +143,7 @@ def name_of(wanted: Structure, where: str) -> str:
     raise VocabularyError(
         f"{where} has a pre-tokenizer that GGUF has no name for: it cuts {'plain text' if wanted.raw else 'bytes'} by "
         f"{_shown(wanted.splits)}; the nearest known is {nearest!r}, which cuts by {_shown(known[nearest])}",
-        f"pass --pre NAME if you know one that fits, such as --pre {nearest}; with --embed-tokenizer the file also "
+        f"pass `pre` if you know one that fits, such as {nearest}; with `embed_tokenizer` the file also "
         "keeps tokenizer.json itself, which gguftools goes by",
     )
 

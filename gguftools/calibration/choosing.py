@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 Raw = NDArray[np.uint8]
 Encode = Callable[[Floats], Raw]
-EncodeAll = Callable[["Way", "BlockDiagonal | None", Floats], Raw | None]  # way, what rows are changed by, rows
+EncodeAll = Callable[["Method", "BlockDiagonal | None", Floats], Raw | None]  # method, correction, rows
 
 DAMPINGS = (0.03, 0.1, 0.5)  # of the median of the Hessian's diagonal
-TRIED_ROWS = 192  # that are encoded in every way
+TRIED_ROWS = 192  # encoded with every method
 SPAN = 64  # rows that a thread encodes at once, the same however many threads there are
 AIM = 0.25  # the share of what inputs lost that rows make up for: each layer does, so that all would do too much
 FEW = 2.0  # inputs for each column, below which an expert's matrix is drawn towards that of all
@@ -48,7 +48,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Way:
+class Method:
     """Describe an encoder of rows.
 
     damping, factors, weights: of error feedback, factors for blocks of columns; none without it (see
@@ -117,17 +117,17 @@ def loss(difference: Floats, matrix: "BlockDiagonal") -> float:
     return matrix.along(difference, difference)
 
 
-def ways(form: Format, inputs: "BlockDiagonal", before: Encode, before_name: str, threads: int) -> list[Way]:
+def methods(form: Format, inputs: "BlockDiagonal", before: Encode, before_name: str, threads: int) -> list[Method]:
     """Return the candidates for rows with such inputs; the first is the encoder without texts."""
     from quants.feedback import upper_factor
     from runtime.kernels.threads import parallel, spans
 
     weights = np.maximum(inputs.diagonal(), 0).astype(np.float32)
-    tried = [Way(before_name, before)]
+    tried = [Method(before_name, before)]
     if not weights.any():
         return tried
     if form.uses_importance:
-        tried.append(Way("weighted", lambda rows: form.encode(rows, weights)))
+        tried.append(Method("weighted", lambda rows: form.encode(rows, weights)))
     wanted = [(damping, at) for damping in DAMPINGS for at in range(len(inputs.blocks))]
     factors: dict[tuple[float, int], Floats] = {}
 
@@ -138,7 +138,7 @@ def ways(form: Format, inputs: "BlockDiagonal", before: Encode, before_name: str
     parallel(factor, spans(len(wanted), 1), min(threads, AT_ONCE))
     for damping in DAMPINGS:
         own = [factors[damping, at] for at in range(len(inputs.blocks))]
-        tried.append(Way("feedback", partial(encode_by_columns, form, own, weights), damping, own, weights))
+        tried.append(Method("feedback", partial(encode_by_columns, form, own, weights), damping, own, weights))
     return tried
 
 
@@ -163,44 +163,44 @@ def choose(
     threads: int,
     elsewhere: EncodeAll | None = None,
 ) -> Chosen:
-    """Encode values (rows, width) of a piece in the way that is best on held-back inputs.
+    """Encode values (rows, width) of a piece with the method that is best on held-back inputs.
 
-    elsewhere: encodes all rows in the chosen way on workers, or returns None if that is not worth it.
+    elsewhere: encodes all rows with the chosen method on workers, or returns None if that is not worth it.
     """
     from runtime.kernels.blas import one_thread
     from runtime.kernels.threads import parallel, spans
 
-    some = values[np.unique(np.linspace(0, len(values) - 1, min(TRIED_ROWS, len(values))).astype(np.intp))]
+    sample = values[np.unique(np.linspace(0, len(values) - 1, min(TRIED_ROWS, len(values))).astype(np.intp))]
     with one_thread():  # the same bytes however many threads there are
-        candidates = ways(form, piece.inputs, before, before_name, threads)
-    held, parts = piece.held.single(), spans(len(some), SPAN)
+        candidates = methods(form, piece.inputs, before, before_name, threads)
+    held, parts = piece.held.single(), spans(len(sample), SPAN)
 
     def errors(encoders: Sequence[Encode | None], pull: Floats | None = None) -> list[float]:
         """Of the output, for each encoder; None loses all. pull: what rows are drawn towards, (rows, width)."""
-        losses_of = np.zeros((len(encoders), len(parts)))
+        table = np.zeros((len(encoders), len(parts)))
 
         def attempt(start: int, stop: int) -> None:
             for i in range(start, stop):
-                way, part = divmod(i, len(parts))
-                here, encode = slice(*parts[part]), encoders[way]
-                lost = (np.float32(0) if encode is None else form.decode(encode(some[here]))) - some[here]
-                losses_of[way, part] = loss(lost, held)
+                method, part = divmod(i, len(parts))
+                here, encode = slice(*parts[part]), encoders[method]
+                lost = (np.float32(0) if encode is None else form.decode(encode(sample[here]))) - sample[here]
+                table[method, part] = loss(lost, held)
                 if pull is not None:
-                    losses_of[way, part] -= 2 * float(np.einsum("ij,ij->", pull[here], lost, dtype=np.float64))
+                    table[method, part] -= 2 * float(np.einsum("ij,ij->", pull[here], lost, dtype=np.float64))
 
-        parallel(attempt, spans(losses_of.size, 1), threads)
-        sums: list[float] = losses_of.sum(axis=1).tolist()
+        parallel(attempt, spans(table.size, 1), threads)
+        sums: list[float] = table.sum(axis=1).tolist()
         return sums
 
-    *losses, whole = errors([*(way.encode for way in candidates), None])
+    *losses, whole = errors([*(method.encode for method in candidates), None])
     best = candidates[losses.index(min(losses))]
     encode, change = best.encode, None
     if best.factors and piece.drift is not None and piece.held_drift is not None:
         wanted = correction(piece.drift, best.factors, threads)
-        towards = partial(encode_aimed, best.encode, wanted)
-        with_aim, without = errors([towards, best.encode], AIM * piece.held_drift.times(some))
-        if with_aim < without:
-            encode, change = towards, wanted
+        encode_corrected = partial(encode_aimed, best.encode, wanted)
+        corrected_loss, plain_loss = errors([encode_corrected, best.encode], AIM * piece.held_drift.times(sample))
+        if corrected_loss < plain_loss:
+            encode, change = encode_corrected, wanted
     raw = None if elsewhere is None else elsewhere(best, change, values)
     if raw is None:
         raw = encode_spans(encode, values, form, threads)
@@ -247,7 +247,7 @@ def encode_spans(encode: Encode, values: Floats, form: Format, threads: int) -> 
     return raw
 
 
-def together(parts: Sequence[tuple[int, Chosen]]) -> Chosen:
+def combined(parts: Sequence[tuple[int, Chosen]]) -> Chosen:
     """Join the results of a weight's pieces, given with their numbers of rows."""
     rows = [count for count, _ in parts]
     names = [chosen.method for _, chosen in parts]

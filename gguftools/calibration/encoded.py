@@ -24,7 +24,7 @@ from quants import Format, Tensor
 from quants.errors import FileError, GgufToolsError
 
 from ..io.atomic import explained, write_at
-from ..io.shared_file import seen_when_closed
+from ..io.shared_file import reopened
 from ..io.unfinished import Unfinished, unfinished
 from ..writing.resume import ENCODED, JOURNAL, READ_BACK
 
@@ -88,7 +88,7 @@ class Encoded:
         plain = [np.ascontiguousarray(array, np.float32).reshape(-1) for array in arrays]
         size, crc = sum(array.nbytes for array in plain), 0
         first = at = -(-self._place_for(size + ALIGNED).at // ALIGNED) * ALIGNED
-        with explained(self.file.target, size), seen_when_closed(self.file.path) as fd:
+        with explained(self.file.target, size), reopened(self.file.path) as fd:
             for array in plain:
                 data = array.view(np.uint8).data
                 write_at(fd, data, at)

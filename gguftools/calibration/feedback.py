@@ -24,7 +24,7 @@ from ..writing.items import Item
 from ..writing.options import WriteOptions
 from ..writing.row_blocks import Progress
 from .bounds import columns_within
-from .choosing import Chosen, Piece, choose, pieces_of, together
+from .choosing import Chosen, Piece, choose, combined, pieces_of
 from .encoded import Encoded
 from .row_tasks import Workers
 from .texts import Windows, split_evenly
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from runtime.hessians import Hessians
     from runtime.layer import Layer
     from runtime.layerwise import Batch
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.block_diagonal import BlockDiagonal
 
 Floats = NDArray[np.float32]
@@ -66,7 +66,7 @@ def encode_layers(
     (see `columns_within`). write: threads, and progress(bytes of weights done, of how many, layer). workers: encode
     rows instead of this process. Raises ModelError for a model that cannot be run layer by layer, FileError.
     """
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
 
     threads, progress = thread_count(write.threads), write.progress or (lambda *_: None)
     net = RunningModel(layers.metadata, layers.tensors, threads=threads)
@@ -134,7 +134,7 @@ class _Work:
     def _begin(self, ids: NDArray[np.int64], as_it_was: bool = False) -> list["Batch"]:
         """Embed texts, with the output's embedding, or with the model's if `as_it_was`."""
         from runtime import layerwise
-        from runtime.model import Model as RunningModel
+        from runtime.model import RunningModel
 
         net = self.net
         if EMBEDDING in self.kept.tensors and not as_it_was:
@@ -150,7 +150,7 @@ class _Work:
         if sum(stop - start for start, stop, _ in seen) != tensor.rows:
             return  # experts without any input
         pieces = pieces_of(seen, held_hessians.pieces(name, tensor.rows))
-        chosen = together([(piece.stop - piece.start, self._encode_piece(item, piece)) for piece in pieces])
+        chosen = combined([(piece.stop - piece.start, self._encode_piece(item, piece)) for piece in pieces])
         self.kept.keep(tensor, item.format, chosen.raw, chosen.as_dict())
 
     def _encode_piece(self, item: Item, piece: Piece) -> Chosen:

@@ -12,7 +12,7 @@ from ..models.model import Model
 from ..quantization.outputs import EncodeAhead
 from ..quantization.planning import Planned, Planner
 from ..writing.executors import leaves_process
-from ..writing.items import Item, Ready
+from ..writing.items import EncodedRows, Item
 from ..writing.options import WriteOptions
 from ..writing.resume import fingerprint
 from .choosing import AIM, DAMPINGS
@@ -62,7 +62,7 @@ def with_feedback(model: Model, calibration: Calibration) -> EncodeAhead:
                 name = item.tensor.name
                 if name not in items or name not in kept.tensors:
                     return item
-                return item._replace(ready=Ready(kept.tensors[name], kept.remarks[name], made_by))
+                return item._replace(ready=EncodedRows(kept.tensors[name], kept.remarks[name], made_by))
 
             files = tuple(replace(file, items=tuple(map(ready, file.items))) for file in planned.files)
             yield planned._replace(files=files)

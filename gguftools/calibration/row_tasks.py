@@ -18,8 +18,8 @@ from quants import Format, format_named
 
 from ..measurement.workers import in_turn
 from ..writing.items import Item
-from ..writing.remote_tasks import Source, can_travel, tensors_of
-from .choosing import SPAN, Encode, Floats, Raw, Way, encode_aimed, encode_by_columns, encode_spans
+from ..writing.remote_tasks import Source, known_to_workers, tensors_of
+from .choosing import SPAN, Encode, Floats, Method, Raw, encode_aimed, encode_by_columns, encode_spans
 from .encoded import Encoded, Lent
 
 if TYPE_CHECKING:
@@ -54,15 +54,17 @@ class Workers:
     kept: Encoded
     threads: int  # of this process
 
-    def encode(self, item: Item, first: int, way: Way, change: "BlockDiagonal | None", values: Floats) -> Raw | None:
+    def encode(
+        self, item: Item, first: int, method: Method, change: "BlockDiagonal | None", values: Floats
+    ) -> Raw | None:
         """Encode rows of an item's tensor: values (n, width) from its row `first` on, after adding a `correction`.
 
         Returns None for too few rows, and for ways and formats that workers do not know. Raises FileError, FormatError.
         """
-        if way.weights is None or len(values) <= ROWS or not can_travel(item.format):
+        if method.weights is None or len(values) <= ROWS or not known_to_workers(item.format):
             return None
         changed = [] if change is None else [np.asarray(block, np.float32) for block in change.blocks]
-        arrays = [way.weights, *way.factors, *changed]
+        arrays = [method.weights, *method.factors, *changed]
         lent = self.kept.lend(arrays)
         raw = np.empty((len(values), item.format.row_bytes(values.shape[1])), np.uint8)
         tasks = self._tasks(lent, change is not None, item, first, values)

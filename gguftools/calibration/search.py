@@ -134,7 +134,7 @@ class Search:
         return float(self.kept.figures[figure])
 
     def _rounded(self, formats: Mapping[str, str]) -> Any:
-        from runtime.model import Model as RunningModel
+        from runtime.model import RunningModel
 
         made = {name: self._encoded(name, form) for name, form in formats.items()}
         return RunningModel(self.net.metadata, {**self.net.tensors, **made}, threads=self.net.threads)
@@ -168,7 +168,7 @@ def searched(
     check_layerwise(net)
     kept.restore({name: (net.tensors[name], forms) for name, forms in candidates.items()})
     judge = Judge(net, windows.held, at_once)
-    probe = Judge(net, some_of(windows.held, PROBED), at_once)
+    probe = Judge(net, sample_windows(windows.held, PROBED), at_once)
     sensitivities = measure(net, candidates, windows, probe, kept, tell)
     matrix = sensitivities.matrix(texts, len(windows.fitted), windows.fitted.shape[1])
     return Search(net, candidates, windows, judge, probe, sensitivities, matrix, kept, tell)
@@ -177,7 +177,7 @@ def searched(
 def windows_for(model: Model, calibration: Calibration) -> Windows:
     """Return the windows of a search. Raises what reading the texts raises."""
     windows = calibration_windows(model, calibration)
-    return Windows(some_of(windows.fitted, FITTED), some_of(windows.held, HELD))
+    return Windows(sample_windows(windows.fitted, FITTED), sample_windows(windows.held, HELD))
 
 
 def digest_of(formats: Mapping[str, Any]) -> str:
@@ -185,7 +185,7 @@ def digest_of(formats: Mapping[str, Any]) -> str:
     return sha256(json.dumps(sorted(formats.items())).encode()).hexdigest()
 
 
-def some_of(ids: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+def sample_windows(ids: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     """Return up to `count` windows, spread over the texts."""
     places = np.unique(np.linspace(0, len(ids) - 1, min(count, len(ids))).round().astype(np.intp))
     some: NDArray[np.int64] = ids[places]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from runtime.hessians import Hessians
     from runtime.layer import Layer
     from runtime.layerwise import Batch
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.block_diagonal import BlockDiagonal
 
 Floats = NDArray[np.float32]
@@ -232,11 +232,11 @@ def measure(
     kept: has figures of an earlier run, and gets new ones. Weights that no product used get no part. Raises ModelError
     for a model that cannot be run layer by layer, FileError.
     """
-    return _Walk(net, candidates, judge, kept, tell).run(windows.fitted)
+    return _Measurement(net, candidates, judge, kept, tell).run(windows.fitted)
 
 
 @dataclass
-class _Walk:
+class _Measurement:
     """Measure a model's layers in order."""
 
     net: "RunningModel"
@@ -331,7 +331,7 @@ class _Walk:
 
         head: the weight that makes logits, the embedding if tied.
         """
-        from runtime.model import Model as RunningModel
+        from runtime.model import RunningModel
         from runtime.products.block_diagonal import weighted_sum
 
         by_name: dict[str, list[tuple[Part, BlockDiagonal]]] = {}

@@ -29,7 +29,7 @@ from .texts import Calibration
 
 PlanFor = Callable[[Recipe, ImportanceMatrix | None], OutputReport]
 VERSION = 1  # of how weights are measured: an earlier search of another one is not gone on with
-STEPS = 30  # of the progress, beside the layers
+STEPS = 30  # of the progress, besides the layers
 LARGE = Recipe("target", 7, "Q8_0", 8.5, "what a search begins with")
 MIN_BITS, MAX_BITS = 0.5, 32.0
 
@@ -199,7 +199,7 @@ def measured(
     output: the file next to which measurements are kept, until the block ends well; None: in a temporary folder. Raises
     what reading the texts raises, ModelError, FileError.
     """
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
 
     layers, threads = int(model.metadata.get(f"{model.architecture}.block_count", 1)), thread_count(run.threads)
     total, done = layers + STEPS, 0

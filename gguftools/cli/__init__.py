@@ -1,1 +1,1 @@
-"""The terminal: arguments, help, progress, tables, errors as one line."""
+"""Define the command line: arguments, help, progress, tables, errors as one line."""

@@ -1,4 +1,4 @@
-"""The commands as one program: add the options that all share, turn errors into one line."""
+"""Assemble the commands to one program: add shared options, print errors as one line."""
 
 import functools
 import inspect
@@ -98,7 +98,7 @@ def _print_version(context: typer.Context, wanted: bool) -> None:
 
 
 class Command(OwnHelp, TyperCommand):
-    """A command, which refuses options that exclude each other."""
+    """A command that refuses options which exclude each other."""
 
     @property
     def panels(self) -> Mapping[str, Sequence[str]]:
@@ -140,6 +140,10 @@ class Commands(OwnHelp, TyperGroup):
             return super().make_context(info_name, list(self.words), *rest, **options)
 
     def invoke(self, ctx: Any) -> Any:
+        with terminal.one_call():
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: Any) -> Any:
         try:
             with interruption.working(), self._explained():
                 self._refuse_mistakes()
@@ -152,7 +156,7 @@ class Commands(OwnHelp, TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command of that name, and its words without old spellings."""
         name, command, rest = super().resolve_command(ctx, args)
-        if ctx is not None and ctx.resilient_parsing:  # the shell asks how the last word may go on
+        if ctx is not None and ctx.resilient_parsing:  # the shell completes the last word
             return name, command, rest
         for before, word in zip(("", *rest), rest, strict=False):
             if not word or (word.startswith("--") and word.endswith("=")):
@@ -164,7 +168,7 @@ class Commands(OwnHelp, TyperGroup):
         return name, command, words
 
     def _called(self) -> tuple[Any, Sequence[str], Sequence[str]]:
-        """The command that is called (None where there is none of that name), the words after it and in front of it."""
+        """Return the called command (None if none has that name), the words after it and the words before it."""
         place = next((i for i, word in enumerate(self.words) if not word.startswith("-")), len(self.words))
         command = self.commands.get(self.words[place]) if place < len(self.words) else None
         return command, self.words[place + 1 :], self.words[:place]
@@ -179,7 +183,7 @@ class Commands(OwnHelp, TyperGroup):
             usage(*wrong)
 
     def _worded(self, error: Any) -> Any:
-        """An error in the words of the command that was called: with its options, and in a hint the whole call."""
+        """Word an error for the called command: name its options, and show the whole call in the hint."""
         command, words, before = self._called()
         if command is None:
             return error
@@ -264,7 +268,7 @@ def _warned() -> Iterator[None]:
 
 
 def _memory_used() -> str:
-    """What to say of the largest memory of this process; nothing on Windows, where Python cannot tell."""
+    """Return a text with the peak memory of this process; "" on Windows, where Python cannot measure it."""
     try:
         import resource
     except ImportError:
@@ -288,6 +292,7 @@ def _logged() -> Iterator[None]:
             terminal.put(sys.stderr, f"{time.perf_counter() - start:8.3f} s  {visible(record.getMessage())}")
 
     start, handler = time.perf_counter(), Logged()
+    levels = [logging.getLogger(name).level for name in PACKAGES]
     for name in PACKAGES:
         logging.getLogger(name).setLevel(logging.INFO)
         logging.getLogger(name).addHandler(handler)
@@ -295,8 +300,9 @@ def _logged() -> Iterator[None]:
         yield
     finally:
         logging.getLogger(__name__).info("done%s", _memory_used())
-        for name in PACKAGES:
+        for name, level in zip(PACKAGES, levels, strict=True):
             logging.getLogger(name).removeHandler(handler)
+            logging.getLogger(name).setLevel(level)
 
 
 def _show(error: BaseException, worded: Callable[[Any], Any]) -> bool:
@@ -309,7 +315,7 @@ def _show(error: BaseException, worded: Callable[[Any], Any]) -> bool:
     if isinstance(error, KeyboardInterrupt) or interruption.arrived:
         interruption.leave()
     if isinstance(error, BrokenPipeError):
-        return True  # whoever read our output has gone
+        return True  # the reader has closed our output
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         error = GgufToolsError("no more threads can be started", HINT)
     if isinstance(error, (OSError, MemoryError)):

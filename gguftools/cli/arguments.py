@@ -23,7 +23,7 @@ FILE_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
 SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)
 RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 OVERRIDE = re.compile(r"([^=]+)=(int|float|bool|str):(.*)", re.DOTALL)
-OVERRIDES: Mapping[str, tuple[Callable[[str], Any], str, ValueType]] = {  # what reads it, what a wrong value is, type
+OVERRIDES: Mapping[str, tuple[Callable[[str], Any], str, ValueType]] = {  # parser, description of a wrong value, type
     "int": (int, "not an int", ValueType.INT64),
     "float": (float, "not a float", ValueType.FLOAT32),
     "bool": (lambda text: {"true": True, "false": False}[text.lower()], "neither true nor false", ValueType.BOOL),
@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 def parse_size(text: str) -> int:
     """Parse a size such as `500M` or `2G`, in bytes: units are decimal."""
-    found = SIZE.fullmatch(text.strip())
-    if not found or not int(found[1]):
+    match = SIZE.fullmatch(text.strip())
+    if not match or not int(match[1]):
         raise OptionError(f"{text!r} is not a size", hint="for example 500M or 2G")
-    thousands: int = 1000 ** " KMGT".index(found[2].upper() or " ")
-    return int(found[1]) * thousands
+    thousands: int = 1000 ** " KMGT".index(match[2].upper() or " ")
+    return int(match[1]) * thousands
 
 
 def parse_shard_size(text: str) -> int:
@@ -51,8 +51,8 @@ def parse_shard_size(text: str) -> int:
 
 def parse_file_size(text: str) -> int:
     """Parse a size such as `4.2G`, in bytes: units are decimal."""
-    found = FILE_SIZE.fullmatch(text.strip())
-    size = int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " ")) if found else 0
+    match = FILE_SIZE.fullmatch(text.strip())
+    size = int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " ")) if match else 0
     if not size:
         raise OptionError(f"{text!r} is not a size", hint="for example 900M or 4.2G")
     return size
@@ -86,13 +86,13 @@ def parse_ratio(text: str) -> float | str:
 
 def parse_layers(text: str) -> tuple[int, ...]:
     """Parse layer numbers such as `3,5-7`."""
-    found: list[int] = []
+    layers: list[int] = []
     for part in text.split(","):
         numbers = RANGE.fullmatch(part.strip())
         if not numbers or int(numbers[2] or numbers[1]) < int(numbers[1]):
             raise OptionError(f"{text!r} is not a list of layers", hint="for example 3,5-7")
-        found += range(int(numbers[1]), int(numbers[2] or numbers[1]) + 1)
-    return tuple(dict.fromkeys(found))
+        layers += range(int(numbers[1]), int(numbers[2] or numbers[1]) + 1)
+    return tuple(dict.fromkeys(layers))
 
 
 def parse_donor(text: str) -> tuple[Path, tuple[str, ...]]:
@@ -140,10 +140,10 @@ def planned_terms(workers: int | None, rate: int | None, prices: Path | None) ->
 
 def parse_override(text: str) -> tuple[str, Value]:
     """Parse an override `KEY=TYPE:VALUE` (int, float, bool, str)."""
-    found = OVERRIDE.fullmatch(text)
-    if not found:
+    match = OVERRIDE.fullmatch(text)
+    if not match:
         raise OptionError(f"override {text!r} is not KEY=TYPE:VALUE", hint="TYPE is int, float, bool or str")
-    key, name, raw = found.groups()
+    key, name, raw = match.groups()
     read, wrong, type = OVERRIDES[name]
     try:
         data = read(raw)
@@ -170,12 +170,12 @@ def split_pair(text: str, what: str) -> tuple[str, str]:
 
 def once(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
     """Return the pairs by their first parts, none of which is given twice."""
-    found: dict[str, T] = {}
+    by_name: dict[str, T] = {}
     for name, value in pairs:
-        if name in found:
-            raise OptionError(f"{name!r} is given twice: {quote(found[name])} and {quote(value)}")
-        found[name] = value
-    return found
+        if name in by_name:
+            raise OptionError(f"{name!r} is given twice: {quote(by_name[name])} and {quote(value)}")
+        by_name[name] = value
+    return by_name
 
 
 def parse_assignment(text: str) -> tuple[str, ArgumentText]:

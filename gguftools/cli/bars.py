@@ -12,18 +12,18 @@ from rich.table import Column, Table
 from rich.text import Text
 
 FREE = 3  # cells at the end of the line, where the terminal puts `^C` without beginning another line
-LEAST_TITLE, LEAST_BAR = 12, 10  # cells, as all that follow
+MIN_TITLE, MIN_BAR = 12, 10  # cells, as all widths below
 NOTE = 24
 WHOLE = Column(no_wrap=True)
 
 
 class Bar(progress.Progress):
-    """A title, a bar and as many columns as there is room for, the first ones first; nothing is left of it."""
+    """A title, a bar, and the first columns that fit; the line is removed at the end."""
 
     def __init__(self, details: Sequence[tuple[ProgressColumn, int]], console: Console) -> None:
         """details: columns with the cells that they may take."""
         self.details, self.terminal = details, console
-        bar = progress.BarColumn(None, table_column=Column(width=LEAST_BAR, ratio=1))
+        bar = progress.BarColumn(None, table_column=Column(width=MIN_BAR, ratio=1))
         self.always = (_Cut(lambda task: task.description), bar)
         super().__init__(
             *self.always,
@@ -32,13 +32,13 @@ class Bar(progress.Progress):
             disable=not console.is_interactive,
             auto_refresh=False,
             redirect_stdout=False,
-            redirect_stderr=False,  # no thread, which a fork would lose
+            redirect_stderr=False,  # without a thread, which would not survive a fork
         )
 
     def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
         """Return the line; without numbers while it is not known how much there is to do."""
         width, known = max(1, self.terminal.width - FREE), all(task.total for task in self.tasks)
-        room = width - LEAST_TITLE - LEAST_BAR - 1
+        room = width - MIN_TITLE - MIN_BAR - 1
         shown: list[ProgressColumn] = [*self.always]
         for column, cells in self.details:
             room -= cells + 1
@@ -89,7 +89,7 @@ class _Rate(ProgressColumn):
 
 
 class _Cut(ProgressColumn):
-    """A text of the task that is cut in its middle where it has not enough room."""
+    """A text of the task, cut in its middle if it is too long."""
 
     def __init__(self, text: Callable[[Task], str], table_column: Column | None = None) -> None:
         self.text = text
@@ -101,7 +101,7 @@ class _Cut(ProgressColumn):
 
 @dataclass(frozen=True)
 class Shortened:
-    """A text on one line, cut in its middle, where names of files differ least."""
+    """A text on one line, cut in its middle: file names usually differ at their ends."""
 
     text: str
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any
 
-Arity = Callable[[str], int | None]  # how many values an option has, None for one that is not known
+Arity = Callable[[str], int | None]  # number of values of an option, None for an unknown one
 UNBOUNDED = -1  # values up to the next option
 GATHERED = "\0"  # joins the values of an option that takes several; no word contains it
 
@@ -58,11 +58,11 @@ class Call:
         return replace(self, parts=tuple(parts))
 
     def with_arguments(self, arguments: Sequence[str]) -> "Call":
-        """The call with other arguments: they take the places of those that it has, the rest comes after them."""
+        """Return the call with other arguments: they replace the present ones in order; additional ones follow them."""
         return self.with_parts(_replaced(self.parts, arguments))
 
     def with_option(self, *words: str) -> "Call":
-        """Return the call with an option more, at its end but in front of `--`."""
+        """Return the call with one more option, at its end but before `--`."""
         end = next((i for i, part in enumerate(self.parts) if part.words == ("--",)), len(self.parts))
         added = Part(words, words[0], words[1] if words[1:] else None)
         return self.with_parts((*self.parts[:end], added, *self.parts[end:]))
@@ -146,12 +146,12 @@ def _split(word: str, arity: Arity) -> tuple[str, str | None]:
 
 def arities(command: Any, several: Collection[str] = ()) -> dict[str, int]:
     """Return how many values each option of a command has. several: those with all words up to the next option."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for option in command.params:
         if option.param_type_name == "option":
             for spelling in (*option.opts, *option.secondary_opts):
-                found[spelling] = 0 if option.is_flag else UNBOUNDED if spelling in several else option.nargs
-    return found | {"--help": 0, "-h": 0}
+                counts[spelling] = 0 if option.is_flag else UNBOUNDED if spelling in several else option.nargs
+    return counts | {"--help": 0, "-h": 0}
 
 
 def spellings(command: Any, name: str) -> tuple[str, ...]:
@@ -169,6 +169,6 @@ def capacity(command: Any) -> int | None:
 
 
 def renamed(part: Part, names: Sequence[str], value: str | None) -> Part:
-    """Return an option under another name: the last of `names`, which has the value; flags may stand in front of it."""
+    """Return an option under another name: the last of `names`, which has the value; the others are flags."""
     words = (*names, value) if value is not None else tuple(names)
     return Part(words, names[-1], value)

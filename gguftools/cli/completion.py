@@ -11,12 +11,12 @@ FILE_PARAMETERS = ("file", "files", "model", "source", "target")  # whose metada
 SORTS = ("worst", "name", "layer", "rmse", "size")
 OVERRIDE_TYPES = ("int", "float", "bool", "str")
 ARCHITECTURE = "general.architecture"
-ANY_CASE = ("FORMAT", "OUTTYPE", "RECIPE")  # kinds whose values are read in any case
+ANY_CASE = ("FORMAT", "OUTTYPE", "RECIPE")  # words whose values are read in any case
 
 
 def matching(word: str, context: Any, incomplete: str) -> list[str]:
-    """Return the values of a kind that may go on from what is typed; names of formats in its case."""
-    if incomplete == "=":  # bash has parted the word there
+    """Return the values that complete the typed text; names of formats in its case."""
+    if incomplete == "=":  # bash splits the word there
         incomplete = ""
     values = VALUES[word](context)
     if word in ANY_CASE and incomplete and incomplete == incomplete.lower():
@@ -77,7 +77,7 @@ def keys(context: Any) -> list[str]:
 
 
 def _assignments(context: Any) -> Iterator[str]:
-    """KEY= for each key, and after it the values that are known; bash gives KEY and = as words of their own."""
+    """Yield KEY= for each key, then the known values of a typed KEY=; bash passes KEY and = as separate words."""
     words = [str(each) for each in context.params.get("assignments") or ()]
     if words[-1:] == ["="] or words[-1:] == [ARCHITECTURE]:
         yield from architectures(context) if ARCHITECTURE in words[-2:] else ()

@@ -1,4 +1,4 @@
-"""A conversation on a terminal or in a pipe: reads turns and commands, writes answers as they come."""
+"""Hold a conversation on a terminal or in a pipe: read turns and commands, write answers as they are generated."""
 
 import json
 import signal
@@ -30,7 +30,7 @@ PROMPT = "> "
 
 
 def converse(chat: Conversation) -> None:
-    """Let a user talk with a model until there are no more lines.
+    """Hold a conversation with a model until the input ends.
 
     On a terminal errors of a turn are shown, and the conversation goes on; in a pipe they end it.
     """
@@ -129,7 +129,7 @@ def _piped_lines() -> Iterator[str]:
 
 
 def _lines() -> Iterator[str]:
-    """What a user types; lines that end with a backslash are joined. It ends at Ctrl-D, or Ctrl-C twice."""
+    """Yield a user's lines, those joined that end with a backslash, until Ctrl-D or a second Ctrl-C."""
     with suppress(ImportError):
         import readline  # noqa: F401  # which lets lines be edited
     parts: list[str] = []
@@ -159,7 +159,7 @@ def _lines() -> Iterator[str]:
 
 
 def _is_ctrl_c() -> bool:
-    """Whether that is what interrupted, and not a signal that ends the program; it is dealt with then."""
+    """Return True if Ctrl-C interrupted, not a signal that ends the program; a Ctrl-C then counts as handled."""
     if interruption.arrived not in (None, signal.SIGINT):
         return False
     interruption.arrived = None

@@ -17,7 +17,7 @@ from . import elsewhere
 from .calls import Call, Part, arities, capacity, parse_call, renamed, spellings
 
 SHARD = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
-WRITTEN = (".gguf", ".dat", "/")  # what names of files that are written end in
+WRITTEN = (".gguf", ".dat", "/")  # endings of names of output files
 TEXT_ENDINGS = (".txt", ".raw", ".md")  # of names of texts
 SEARCHED = ("--target-size", "--target-bpw")
 # Command → the options that an argument too many may have been meant for, the likeliest first.
@@ -34,7 +34,7 @@ PLACES: Mapping[str, Sequence[str]] = {
 
 @dataclass(frozen=True)
 class Mistake:
-    """What is wrong, and the corrected call, or a text where there is none."""
+    """A problem, with the corrected call, or a text if no call corrects it."""
 
     problem: str
     call: Call | None = None
@@ -44,7 +44,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Known:
-    """A command and its options, as corrections ask for them."""
+    """A command and its options, for corrections."""
 
     command: Any
     own: Mapping[str, int]  # option → how many values it has
@@ -62,8 +62,8 @@ def read_call(
     known = Known(command, own | {old: own[new] for old, new in aliases.items()})
 
     def foreign(option: str) -> int | None:
-        found = elsewhere.meaning(name, option, known.own)
-        return found.values if found else None
+        meaning = elsewhere.meaning(name, option, known.own)
+        return meaning.values if meaning else None
 
     return parse_call(name, words, known.own, foreign, before), known
 
@@ -73,7 +73,7 @@ def correct(call: Call, known: Known) -> tuple[str, str] | None:
     first: Mistake | None = None
     remarks: list[str] = []
     if any(_is_unknown(part, known) for part in call.parts):
-        return None  # what follows it may be its value
+        return None  # the next word may be its value
     for step in STEPS:
         mistake = step(call, known)
         if mistake is None:
@@ -96,7 +96,7 @@ def _is_unknown(part: Part, known: Known) -> bool:
 
 
 def completed(hint: str, call: Call) -> str:
-    """A hint whose call is of the same command, but has other arguments alone, with the options that were typed."""
+    """Add the typed options to a hint that shows a call of the same command with arguments only."""
 
     def whole(shown: re.Match[str]) -> str:
         words = shlex.split(shown[1])
@@ -125,30 +125,30 @@ def _is_parsed(call: Call, known: Known) -> bool:
 def translate_options(call: Call, known: Known) -> Mistake | None:
     """Find options of other programs: renamed, made arguments, or left out."""
     foreign = [
-        (part, found)
+        (part, meaning)
         for part in call.parts
-        if part.option and (found := elsewhere.meaning(call.command, part.option, known.own))
+        if part.option and (meaning := elsewhere.meaning(call.command, part.option, known.own))
     ]
     if not foreign:
         return None
     foreign, call = _with_hub_file(call, known, foreign)
-    for part, found in foreign:
-        if found.becomes == "text":
-            return Mistake(f"{call.command} has no option {part.option}", text=_of_hub(part) or found.text)
-    meanings = {id(part): found for part, found in foreign}
+    for part, meaning in foreign:
+        if meaning.becomes == "text":
+            return Mistake(f"{call.command} has no option {part.option}", text=_of_hub(part) or meaning.text)
+    meanings = {id(part): meaning for part, meaning in foreign}
     front, middle, end = list[Part](), list[Part](), list[Part]()
     reasons: dict[str, str] = {}
     for part in call.parts:
-        found = meanings.get(id(part))
-        if found is None or found.becomes == "nothing":
-            middle += [part] if found is None else []
-            if found is not None:
-                reasons[found.text] = part.option
-        elif found.becomes == "argument":
-            place = front if found.text == elsewhere.FIRST else end
+        meaning = meanings.get(id(part))
+        if meaning is None or meaning.becomes == "nothing":
+            middle += [part] if meaning is None else []
+            if meaning is not None:
+                reasons[meaning.text] = part.option
+        elif meaning.becomes == "argument":
+            place = front if meaning.text == elsewhere.FIRST else end
             place.extend(() if part.value is None else [Part((part.value,))])
         else:
-            middle += _added(middle, _own(part, found.text))
+            middle += _added(middle, _own(part, meaning.text))
     if elsewhere.ON_THE_HUB in reasons:
         middle = _on_the_hub(middle)
     remark = "; ".join(f"{option} is not needed: {reason}" for reason, option in reasons.items())
@@ -158,7 +158,7 @@ def translate_options(call: Call, known: Known) -> Mistake | None:
 
 
 def _own(part: Part, new: str) -> Part:
-    """Return a foreign option by our name, which may have flags in front of it and a form for its value."""
+    """Return another program's option under our name; `new` may have flags before it, and a form for its value."""
     *names, last = new.split()
     if "{}" in last:
         return renamed(part, names, last.replace("{}", part.value or ""))
@@ -166,7 +166,7 @@ def _own(part: Part, new: str) -> Part:
 
 
 def _added(parts: Sequence[Part], part: Part) -> list[Part]:
-    """The part, without words that are there already: options that two foreign ones became, flags that go with it."""
+    """Return the part without words that are already there: an option of two translated ones, an added flag."""
     there = {words for each in parts for words in (each.words, *((word,) for word in each.words))}
     if part.words in there:
         return []
@@ -228,7 +228,7 @@ def order_recipes(call: Call, known: Known) -> Mistake | None:
 
 
 def _with_model_first(call: Call, known: Known, outputs: Sequence[str]) -> Mistake:
-    """`RECIPE IN`, perhaps with OUT."""
+    """Correct `RECIPE IN`, perhaps with OUT."""
     source, *rest = call.arguments
     file = next((each for each in rest if Path(each).exists()), outputs[0] if outputs else "")
     others = [each for each in rest if each != file]
@@ -239,7 +239,7 @@ def _with_model_first(call: Call, known: Known, outputs: Sequence[str]) -> Mista
 
 
 def _with_output(call: Call, known: Known, output: str) -> Mistake:
-    """`IN OUT RECIPE [THREADS]`: OUT as an option, and THREADS; a number alone after OUT is a recipe's."""
+    """Correct `IN OUT RECIPE [THREADS]`: make OUT and THREADS options; a single number after OUT is a recipe."""
     source, *rest = call.arguments
     problem = f"{output!r} is not a recipe"
     wanted = [each for each in rest if each != output]

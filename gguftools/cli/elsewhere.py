@@ -337,15 +337,15 @@ NOT_HERE = ("llama-server", "serve", "download", "upload")
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a foreign option becomes: another name, an argument, nothing, or what a text says."""
+    """The translation of another program's option: our option, an argument, nothing, or advice as a text."""
 
     becomes: Literal["option", "argument", "nothing", "text"]
-    text: str  # the new name, where the argument goes, or why nothing is needed, or what to do
+    text: str  # the new name, the argument's place, why nothing is needed, or advice
     values: int  # how many values the foreign option has
 
 
 def meaning(command: str, option: str, own: Mapping[str, int]) -> Meaning | None:
-    """Return what a foreign option means in a command whose own options have so many values; None if unknown."""
+    """Return the meaning of a foreign option in a command; None if it is unknown. own: its options' numbers of values."""
     if option in own:
         return None
     for name in (command, ""):

@@ -7,6 +7,7 @@ from typing import Any
 # Parameter of a library function → the name of the option, where it is another.
 OPTION_OF: Mapping[str, str] = {
     "all": "all_parts",
+    "children": "draft_tree",
     "donors": "from",
     "executor": "workers",
     "leave_output": "leave_output_tensor",
@@ -18,6 +19,7 @@ OPTION_OF: Mapping[str, str] = {
     "cost_model": "plan",
     "text": "file",
 }
+OPTIONS_OF: Mapping[str, Mapping[str, str]] = {"imatrix-info": {"output": "merge"}}  # the same, of some commands
 ARGUMENTS = ("source", "recipes")
 ONE_FORM = "choose one output format"
 ONE_POOL = "choose local processes or a Dask scheduler"
@@ -27,7 +29,7 @@ EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
     "": [("quiet", "verbose", "one prints less, the other more")],
     "attest": [("verify", "manifest_file recipe imatrix output sign overwrite", "--verify only checks a statement")],
     "architectures": [("json", "markdown", ONE_FORM)],
-    "convert": [  # and those of the library
+    "convert": [  # besides those of the library
         ("check_logits", "lora mmproj all_parts mtp target_model_dir task", "logits are those of the whole text model"),
         ("workers", "scheduler", ONE_POOL),
         ("plan", "scheduler check_logits", "--plan writes nothing"),
@@ -170,11 +172,11 @@ def exclusions(command: Any) -> Sequence[Rule]:
     parts = [_name(part) for part in PARTS if part != "model"]
     one_part = [(part, " ".join(parts[i + 1 :]), "choose one part") for i, part in enumerate(parts[:-1])]
     options = {each.name for each in command.params}
-    found = [
+    library_rules = [
         (_name(one), " ".join(name for name in map(_name, others.split()) if name in options), in_options(why, command))
         for one, others, why in OF_LIBRARY
     ]
-    return (*rules, *one_part, *found)
+    return (*rules, *one_part, *library_rules)
 
 
 def contradiction(command: Any, given: Set[str]) -> tuple[str, str] | None:
@@ -199,9 +201,10 @@ def in_options(text: str, command: Any) -> str:
     """Return a text of the library with a command's options in place of parameters: of `overwrite`, of part="mtp"."""
     own = {spelling for each in command.params for spelling in (*each.opts, *each.secondary_opts)}
 
-    def option(found: re.Match[str]) -> str:
-        spelling = flag(_name(found[1] or found[2]))
-        return spelling if spelling in own else found[0]
+    def option(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        spelling = flag(OPTIONS_OF.get(str(command.name), {}).get(name) or _name(name))
+        return spelling if spelling in own else match[0]
 
     return re.sub(r"`([a-z][a-z_]*)`|part=\"([a-z]+)\"", option, text)
 

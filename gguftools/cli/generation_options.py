@@ -1,4 +1,4 @@
-"""Options of the commands that generate text, and the library's options that they stand for."""
+"""Define the options of commands that generate text, and convert them to sampling parameters."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ SAMPLING_PANEL = {
         "json_schema",
     )
 }
-OWN_PARAMETERS = (  # of sampling, whose options have their names
+OWN_PARAMETERS = (  # parameters of sampling that share their names with options
     "top_k",
     "top_p",
     "min_p",
@@ -48,7 +48,7 @@ CacheTypeName = Annotated[str, "Type of the KV cache: f32, f16 or q8_0."]
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How tokens are chosen, and where a text ends."""
+    """Options for sampling, and for the end of a text."""
 
     temp: Annotated[float | None, "Temperature: 0 takes the most likely token (default: the file's, or 0.8)."] = None
     top_k: Annotated[

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from . import terminal
 from .options import HIDDEN_SPELLINGS, MODEL_SPELLINGS, SHARED_PANELS, panel_of
 
-MAX_WIDTH = 100  # columns that prose is still read well in
+MAX_WIDTH = 100  # columns; longer lines of prose are hard to read
 MIN_TEXT = 40  # columns for the meaning of an option next to its name; with fewer it goes below
 MAX_NAME = 32
 GAP = 2
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class OwnHelp:
-    """A command or group whose help is written here."""
+    """A command or group whose help this module writes."""
 
     def get_help_option_names(self, ctx: Any) -> list[str]:
-        """Return how help is asked for, whatever the context: click keeps what the first one says."""
+        """Return the spellings of --help, the same for each context: click keeps those of the first one."""
         return list(HELP_SPELLINGS)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -76,18 +76,18 @@ def by_panel(command: Any, parameters: Iterable[Any]) -> dict[str, list[Any]]:
     ]
     others = (title for title, _ in titled if title not in SHARED_PANELS)
     own: Mapping[str, Sequence[str]] = getattr(command, "panels", {})
-    found = _by_title(titled, (OPTIONS, *own, *others, *SHARED_PANELS))
-    for title in own.keys() & found.keys():
-        found[title].sort(key=lambda option: own[title].index(option.name))
-    return found
+    panels = _by_title(titled, (OPTIONS, *own, *others, *SHARED_PANELS))
+    for title in own.keys() & panels.keys():
+        panels[title].sort(key=lambda option: own[title].index(option.name))
+    return panels
 
 
 def _by_title(entries: Iterable[tuple[str, T]], titles: Iterable[str]) -> dict[str, list[T]]:
     """Return the entries by title, in the order of the titles, without empty ones."""
-    found: dict[str, list[T]] = {title: [] for title in titles}
+    groups: dict[str, list[T]] = {title: [] for title in titles}
     for title, entry in entries:
-        found.setdefault(title, []).append(entry)
-    return {title: group for title, group in found.items() if group}
+        groups.setdefault(title, []).append(entry)
+    return {title: group for title, group in groups.items() if group}
 
 
 def usage(command: Any, ctx: Any) -> list[str]:
@@ -100,7 +100,7 @@ def usage(command: Any, ctx: Any) -> list[str]:
 
 
 def metavar(argument: Any) -> str:
-    """An argument as one types it: SOURCE, [SOURCE] where it may be left out, FILES... where there may be several."""
+    """Return an argument as in a call: SOURCE, [SOURCE] if it is optional, FILES... if there may be several."""
     name = argument.metavar or argument.name.upper().replace("_", "-")
     if argument.nargs == -1 and not name.endswith(("…", "...")):
         name += "..."
@@ -108,7 +108,7 @@ def metavar(argument: Any) -> str:
 
 
 def argument_name(command: Any, argument: Any) -> str:
-    """An argument as its explanation begins: MODEL, or "MODEL, -m MODEL" where it may be given as an option, too."""
+    """Return the title of an argument's explanation: MODEL, or "MODEL, -m MODEL" if it may also be an option."""
     name = metavar(argument).strip("[]")
     one = name.removesuffix("S...")
     return f"{name}, {MODEL_SPELLINGS[0]} {one}" if argument is getattr(command, "model_argument", None) else name
@@ -120,7 +120,7 @@ def shown_spellings(option: Any) -> list[str]:
 
 
 def names(option: Any) -> str:
-    """Return how an option is spelled, the short name in front, with a word for its value."""
+    """Return an option's spellings, the short one first, with a word for its value."""
     spelled = ", ".join(shown_spellings(option))
     return spelled if option.is_flag else f"{spelled} {option.metavar or 'VALUE'}"
 
@@ -134,7 +134,7 @@ def explained(option: Any) -> str:
 
 
 def definitions(entries: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
-    """Names with their meaning next to them, or below where a name is long or the terminal narrow."""
+    """Yield the lines of names and their meanings: next to each other, or below if a name or the terminal needs it."""
     widest = min(max(len(name) for name, _ in entries), MAX_NAME)
     start = 2 + widest + GAP
     if width - start < MIN_TEXT:

@@ -22,7 +22,7 @@ _working = False
 
 
 def take_interruptions() -> None:
-    """Take the signals over, except those that whoever started this process has turned off."""
+    """Handle the signals, except those that the parent process set to be ignored."""
     for number in SIGNALS:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _interrupt)
@@ -41,13 +41,13 @@ def working() -> Iterator[None]:
 
 
 def go_on() -> None:
-    """Raise KeyboardInterrupt where that of a signal was swallowed; called at each step of long work."""
+    """Raise KeyboardInterrupt if a signal's was suppressed; called at each step of long work."""
     if arrived is not None:
         raise KeyboardInterrupt
 
 
 def leave() -> NoReturn:
-    """End the process as interrupted; without the usual exit, at which a compiler that was cut off would complain."""
+    """End the process as interrupted, without the usual exit, at which an interrupted compiler would print errors."""
     os.write(2, b"interrupted\n")
     os._exit(128 + (arrived or signal.SIGINT))
 
@@ -66,7 +66,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _interrupt_after_all(unraisable: Any) -> None:
-    """Send the signal again where KeyboardInterrupt could not be caught."""
+    """Send the signal again if KeyboardInterrupt could not be caught."""
     if isinstance(unraisable.exc_value, KeyboardInterrupt):
         _again(arrived or signal.SIGINT)
     else:

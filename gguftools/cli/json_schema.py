@@ -39,14 +39,14 @@ def schema(command: str | None = None) -> dict[str, Any]:
 
 
 def command_schema(command: str, results: tuple[Any, ...]) -> dict[str, Any]:
-    """The schema of a command's output. results: the types that it may print, by what it is asked for."""
-    found = [_versioned(schema_of(each)) for each in results]
+    """Return the schema of a command's output. results: the types that it may print, depending on its options."""
+    schemas = [_versioned(schema_of(each)) for each in results]
     about = {"$schema": DRAFT, "title": f"gguftools {command} --json"}
-    return about | (found[0] if len(found) == 1 else {"anyOf": found})
+    return about | (schemas[0] if len(schemas) == 1 else {"anyOf": schemas})
 
 
 def _versioned(schema: dict[str, Any]) -> dict[str, Any]:
-    """With the format_version that is added to each printed object."""
+    """Add the format_version that each printed object has."""
     if schema.get("type") == "array":
         return schema | {"items": _versioned(schema["items"])}
     version = {"format_version": {"const": FORMAT_VERSION}}
@@ -55,50 +55,52 @@ def _versioned(schema: dict[str, Any]) -> dict[str, Any]:
     return schema | {"properties": version | schema["properties"], "required": ["format_version", *schema["required"]]}
 
 
-def schema_of(kind: Any) -> dict[str, Any]:
-    """The schema of a type: of plain data, TypedDicts, dataclasses, and containers of them."""
-    if any(kind is each for each in SIMPLE):
-        return dict(SIMPLE[kind])
-    origin, inner = get_origin(kind), get_args(kind)
+def schema_of(annotation: Any) -> dict[str, Any]:
+    """Return the schema of a type: plain data, a TypedDict, a dataclass, or a container of these."""
+    if any(annotation is each for each in SIMPLE):
+        return dict(SIMPLE[annotation])
+    origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return {"enum": list(inner)}
     if origin in (Union, types.UnionType):
         return {"anyOf": [schema_of(each) for each in inner]}
-    if is_typeddict(kind):
-        hints = get_type_hints(kind)
-        return _object({name: schema_of(hint) for name, hint in hints.items()}, kind.__optional_keys__, kind)
-    if is_dataclass(kind):
-        return _object_of_dataclass(kind)
+    if is_typeddict(annotation):
+        hints = get_type_hints(annotation)
+        return _object(
+            {name: schema_of(hint) for name, hint in hints.items()}, annotation.__optional_keys__, annotation
+        )
+    if is_dataclass(annotation):
+        return _object_of_dataclass(annotation)
     if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
         return {"type": "object", "additionalProperties": schema_of(inner[1])}
     if origin in (list, tuple) or (isinstance(origin, type) and origin.__name__ == "Sequence"):
         return {"type": "array", "items": schema_of(inner[0])}
-    if kind is dict:
+    if annotation is dict:
         return {"type": "object"}
-    raise TypeError(f"{kind!r} has no JSON Schema")
+    raise TypeError(f"{annotation!r} has no JSON Schema")
 
 
-def _object_of_dataclass(kind: Any) -> dict[str, Any]:
-    """A dataclass by its fields; of a Report its properties `also`, too, and the keys that it gives them."""
+def _object_of_dataclass(cls: Any) -> dict[str, Any]:
+    """Return the schema of a dataclass from its fields; of a Report also from its properties in `also`, by its keys."""
     from ..writing.report import RENAMED, Report
 
-    hints = get_type_hints(kind)
-    named = {each.name: schema_of(hints[each.name]) for each in fields(kind)}
-    if not issubclass(kind, Report):
-        return _object(named, (), kind)
-    for name in kind.also:
-        named[name] = schema_of(get_type_hints(getattr(kind, name).fget)["return"])
+    hints = get_type_hints(cls)
+    named = {each.name: schema_of(hints[each.name]) for each in fields(cls)}
+    if not issubclass(cls, Report):
+        return _object(named, (), cls)
+    for name in cls.also:
+        named[name] = schema_of(get_type_hints(getattr(cls, name).fget)["return"])
     named = {RENAMED.get(name, name): schema for name, schema in named.items()}
     if "verdict" in named and named["verdict"] == SIMPLE[bool]:
         named["verdict"] = {"enum": ["ok", "wrong"]}
-    return _object(named, (), kind)
+    return _object(named, (), cls)
 
 
-def _object(properties: dict[str, Any], optional: Any, kind: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"type": "object"}
-    if (kind.__doc__ or "").strip() and not kind.__doc__.startswith(f"{kind.__name__}("):
-        found["description"] = " ".join(kind.__doc__.split())
-    return found | {
+def _object(properties: dict[str, Any], optional: Any, cls: Any) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"}
+    if (cls.__doc__ or "").strip() and not cls.__doc__.startswith(f"{cls.__name__}("):
+        schema["description"] = " ".join(cls.__doc__.split())
+    return schema | {
         "properties": properties,
         "required": [name for name in properties if name not in optional],
         "additionalProperties": False,

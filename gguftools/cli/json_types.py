@@ -1,11 +1,11 @@
-"""What `--json` of each command prints, by one vocabulary.
+"""Define the types of the `--json` output of all commands, with one vocabulary.
 
 `file`: a path as it was given or written; `size_bytes`, and other sizes that end in `_bytes`: bytes; `bits_per_weight`:
 of tensor data; `standard_error`, or a figure's name with it: one standard error; `verdict`: "ok", "wrong" or "not
 applicable"; shares are numbers from 0 to 1; times are in seconds. Each printed object has `format_version`, too.
 """
 
-# ruff: noqa: D101  (the names of most classes and their keys say what there is to say)
+# ruff: noqa: D101  (most classes need no more than their names and keys)
 
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict

@@ -212,17 +212,17 @@ def with_word(parameter: inspect.Parameter, panel: str | None = None) -> inspect
         info.rich_help_panel = panel or info.rich_help_panel
     if reader := PARSERS_BY_NAME.get(parameter.name) or PARSERS.get(word):
         info.parser = parser(reader)
-    if info.autocompletion is None and (kind := COMPLETED.get(parameter.name) or COMPLETED.get(word)):
-        info.autocompletion = complete(kind)
+    if info.autocompletion is None and (completion := COMPLETED.get(parameter.name) or COMPLETED.get(word)):
+        info.autocompletion = complete(completion)
     return parameter
 
 
-def complete(kind: str) -> Callable[[Context, str], list[str]]:
+def complete(word: str) -> Callable[[Context, str], list[str]]:
     """Return a function that completes values of a kind, which is imported when the shell asks."""
 
     def values(context: Context, incomplete: str) -> list[str]:
         from .completion import matching
 
-        return matching(kind, context, incomplete)
+        return matching(word, context, incomplete)
 
     return values

@@ -8,8 +8,8 @@ from typing import Any
 
 from .exclusions import flag
 
-WRITTEN = ("output", "html", "plot", "save", "save_base", "record", "merge")  # parameters that name what is written
-PRINTED = ("embed", "hash")  # print what they would write where --output is not given, or is -
+WRITTEN = ("output", "html", "plot", "save", "save_base", "record", "merge")  # parameters that name an output
+PRINTED = ("embed", "hash")  # print their output without --output, or with `--output -`
 FOLDERS = ("demo", "export")  # write a folder of that name themselves
 
 

@@ -1,4 +1,4 @@
-"""Options of the commands that write a model, and the library's options that they stand for."""
+"""Define the options of commands that write a model, and convert them to the library's options."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a model is written: with which threads, memory and workers, or only planned."""
+    """Options for writing a model: threads, memory, workers, or only a plan."""
 
     overwrite: bool = False
     resume: bool = False

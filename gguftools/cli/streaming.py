@@ -14,7 +14,7 @@ from .ui import StepProgress, note, print_json, window_progress
 if TYPE_CHECKING:
     from runtime.generation import Generation
 
-KEPT = "\n\t\u200c\u200d"  # of what nobody sees: what text is laid out and emoji are joined with
+KEPT = "\n\t\u200c\u200d"  # invisible characters for layout, and for joining emoji
 
 
 def stream(generations: "Iterable[Generation]", model: Path, count: int, as_json: bool) -> None:
@@ -29,7 +29,7 @@ def stream(generations: "Iterable[Generation]", model: Path, count: int, as_json
     try:
         for generation in generations:
             try:
-                if generation.stop_reason is not None and not as_json:  # it is done, as of a search
+                if generation.stop_reason is not None and not as_json:  # complete already, as from beam search
                     _write(generation.text)
                 for piece in generation:
                     if not as_json:
@@ -69,7 +69,7 @@ def prompt_progress(title: str = "") -> Iterator[Callable[[int, int], None]]:
                 bar = shown.enter_context(window_progress("read the prompt"))
             if bar is not None:
                 bar(done, total, 0.0)
-            if done == total:  # the text comes where the bar was
+            if done == total:  # the text replaces the bar
                 shown.close()
                 bar, is_first = None, False
 

@@ -1,10 +1,11 @@
-"""The output streams: their encoding and width, and rich's console where one is a terminal."""
+"""Prepare the output streams: encoding, width, and rich's console for a terminal."""
 
 import codecs
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -15,8 +16,19 @@ if TYPE_CHECKING:
 
 READABLE = {"×": "x", "…": "...", "±": "+-", "–": "-", "—": "-", "·": "*", "’": "'"}
 
-quiet = verbose = debug = False  # as the user wants it: results and errors alone; what is done, too; tracebacks
-worded: Callable[[str], str] = str  # what the library says, in the words of the command that was called
+quiet = verbose = debug = False  # print only results and errors; also the log; tracebacks
+worded: Callable[[str], str] = str  # translates the library's texts into the called command's options
+
+
+@contextmanager
+def one_call() -> Iterator[None]:
+    """Restore the settings of the output when a command ends: the next one in this process has its own."""
+    global quiet, verbose, debug, worded
+    before = quiet, verbose, debug, worded
+    try:
+        yield
+    finally:
+        quiet, verbose, debug, worded = before
 
 
 def prepare_streams() -> None:
@@ -53,7 +65,7 @@ def flushed(code: Any) -> Any:
 
 def unwritable(error: OSError) -> int:
     """Report that the output cannot be written, unless its reader closed it; return the exit code."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left would fail again
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that flushing the rest does not fail again
     if not isinstance(error, BrokenPipeError):
         put(sys.stderr, f"error: cannot write the output: {error.strerror}")
     return 1

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 BytesProgress = Callable[[int, int, str], None]
 StepProgress = Callable[[int, int, float], None]
 
-FORMAT_VERSION = 1  # of what --json prints: grows when a key goes or changes its meaning, not when one is added
-BETWEEN = 0.1  # seconds from one drawing of a bar to the next
+FORMAT_VERSION = 1  # of --json: increases when a key is removed or changes its meaning, not when one is added
+BETWEEN = 0.1  # seconds between two drawings of a bar
 GAP = "  "
-WIDEST = 100  # what a column is padded to at most; a longer cell juts out of its row alone
+WIDEST = 100  # maximum width of a padded column; a longer cell shifts its own row only
 SINGLE = re.compile("[\x00-\u02ff\u2010-\u2027\u2190-\u21ff]*")  # letters that all take one place
 
 
@@ -48,9 +48,9 @@ def bytes_progress(title: str) -> AbstractContextManager[BytesProgress]:
 
 
 def window_progress(title: str, value: str = "") -> AbstractContextManager[StepProgress]:
-    """A bar for work counted in chunks, called with (chunks done, total, figure); `value` names the figure shown.
+    """Return a bar for work counted in chunks, called with (chunks done, total, figure); `value` names the figure.
 
-    The figure is NaN where there is none yet.
+    The figure is NaN while there is none.
     """
     return _bar(title, "window_details", lambda figure: "" if not value or isnan(figure) else f"{value} {figure:.4f}")
 
@@ -62,7 +62,7 @@ def named_progress(title: str) -> AbstractContextManager[BytesProgress]:
 
 @contextmanager
 def shared_work(workers: int | None, scheduler: str | None) -> Iterator["Executor | None"]:
-    """The executor that options name, if any; where one can watch it is a note."""
+    """Yield the executor that the options name, if any; print where to watch it as a note."""
     if workers is None and scheduler is None:
         yield None
         return
@@ -74,7 +74,7 @@ def shared_work(workers: int | None, scheduler: str | None) -> Iterator["Executo
 
 @contextmanager
 def _bar(title: str, details: str, noted: Callable[[Any], str]) -> Iterator[Callable[[int, int, Any], None]]:
-    """A bar with those of `bars`' details; noted: what is shown of the last thing that it is told."""
+    """Yield a bar with details from `bars`. noted: formats the third argument of the last call."""
     if terminal.quiet or not sys.stderr.isatty():
         yield lambda done, total, note: None
         return
@@ -100,12 +100,12 @@ def print_line(text: str = "", keep: str = "") -> None:
 
 
 def print_text(text: str = "") -> None:
-    """Lines of our own words."""
+    """Print a text of the program itself, without escaping."""
     print(text)
 
 
 def read_line(prompt: str) -> str:
-    """A line that the user types. Raises EOFError at the end of input."""
+    """Read a line that the user types. Raises EOFError at the end of input."""
     return input(prompt)
 
 
@@ -144,8 +144,8 @@ def note_slow_products(threads: int | None) -> None:
     from quants.arguments import thread_count
     from runtime.kernels.blas import hindrance
 
-    if found := hindrance(thread_count(threads)):
-        note(f"note: {found}")
+    if problem := hindrance(thread_count(threads)):
+        note(f"note: {problem}")
 
 
 def warn_of_context(model: "PathLike | Model", ctx: int | None) -> bool:
@@ -181,12 +181,12 @@ def print_json(result: Any) -> None:
 def _versioned(result: Any) -> Any:
     if isinstance(result, (list, tuple)):
         return [_versioned(each) for each in result]
-    found = _plain(result) if hasattr(result, "as_dict") else result
-    return {"format_version": FORMAT_VERSION} | found if isinstance(found, dict) else found
+    plain = _plain(result) if hasattr(result, "as_dict") else result
+    return {"format_version": FORMAT_VERSION} | plain if isinstance(plain, dict) else plain
 
 
-def said(result: Any, as_json: bool, written: Sequence[object] = ()) -> bool:
-    """Print what a result warns of, and all of it as JSON if that is asked for; return True if nothing else is to be
+def print_result(result: Any, as_json: bool, written: Sequence[object] = ()) -> bool:
+    """Print the warnings of a result, and the result as JSON on request; return True if nothing else should be
     printed. written: files that were written, whose names are all that --quiet leaves of the result.
     """
     for warning in getattr(result, "warnings", ()):
@@ -201,9 +201,9 @@ def said(result: Any, as_json: bool, written: Sequence[object] = ()) -> bool:
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    """Return JSON whose strings have no unseen characters but as escapes, and the rest as itself."""
+    """Return JSON whose strings have invisible characters as escapes, and all others as they are."""
     text = json.dumps(value, indent=indent, ensure_ascii=not terminal.is_unicode(sys.stdout), default=_plain)
-    return UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)
+    return UNSEEN.sub(lambda match: match[0] if match[0] == "\n" else json.dumps(match[0])[1:-1], text)
 
 
 def _plain(result: Any) -> Any:
@@ -215,7 +215,7 @@ def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequen
     if title:
         terminal.put(sys.stdout, (visible(title), "bold"))
     shown = [list(map(visible, row)) for row in (columns, *rows)]
-    if sys.stdout.isatty() and len(rows) <= MOST_FOLDED:
+    if sys.stdout.isatty() and len(rows) <= MAX_FOLDED:
         console = terminal.console(stderr=False)
         console.print(*folded(shown, right, console.width), sep="", end="")
         return
@@ -247,7 +247,7 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
     unknown = [name for name in report.without_importance if name not in USUALLY_UNKNOWN]
     if unknown:
         note(f"warning: the importance matrix has no data for {', '.join(unknown)}")
-    if said(report, as_json, [] if report.dry_run else [output.file for output in report.outputs]):
+    if print_result(report, as_json, [] if report.dry_run else [output.file for output in report.outputs]):
         return
     for output in report.outputs:
         reasons: dict[tuple[str, str], list[str]] = {}  # a line for all tensors that fall back for the same reason
@@ -292,8 +292,8 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
 
 
 def prepared(seconds: float) -> str:
-    """Return what to say of the time that kernels took to be compiled, or loaded where a run before compiled them."""
-    return f", after {seconds:.1f} s to load or compile kernels" if seconds >= LEAST_NAMED else ""
+    """Return a text with the time for compiling kernels, or for loading those that an earlier run compiled."""
+    return f", after {seconds:.1f} s to load or compile kernels" if seconds >= MIN_NAMED else ""
 
 
 def _print_work(work: "WorkPlan") -> None:
@@ -312,7 +312,7 @@ def _print_work(work: "WorkPlan") -> None:
 
 
 def _feedback_line(tensors: "Sequence[TensorReport]") -> str:
-    """Return what error feedback came to, and for which weights there was none."""
+    """Return a line on the effect of error feedback, and the weights without it."""
     seen = [tensor.feedback for tensor in tensors if tensor.feedback]
     fed = sum(each["method"] == "feedback" for each in seen)
     ratios = sorted(each["error"] / each["error_before"] for each in seen if each["error_before"])
@@ -333,7 +333,7 @@ def print_traffic(traffic: "Traffic | None") -> None:
 
 def print_shards(report: "ShardsReport", as_json: bool, written: Sequence[object]) -> None:
     """Print the shards of a set, and the file that has it all. written: which of them this run has written."""
-    if said(report, as_json, [] if report.dry_run else written):
+    if print_result(report, as_json, [] if report.dry_run else written):
         return
     rows = [(str(shard.path), str(shard.tensors), size(shard.nbytes)) for shard in report.shards]
     print_table(None, ("shard", "tensors", "bytes"), rows, "lrr")
@@ -342,9 +342,9 @@ def print_shards(report: "ShardsReport", as_json: bool, written: Sequence[object
 
 
 USUALLY_UNKNOWN = ("output.weight", "token_embd.weight")  # importance matrices leave them out on purpose
-LEAST_NAMED = 0.05  # seconds that are worth a word
-MOST_FOLDED = 2000  # rows that are folded in a second
-MOST_ROWS = 12  # entries and problems that a person is shown; --json has all
+MIN_NAMED = 0.05  # seconds; less is not printed
+MAX_FOLDED = 2000  # rows; folding them takes a second
+MAX_ROWS = 12  # entries and problems in a table; --json has all
 
 
 def print_matrix(matrix: "ImportanceMatrix", findings: "Sequence[Finding] | None" = None) -> None:
@@ -352,7 +352,7 @@ def print_matrix(matrix: "ImportanceMatrix", findings: "Sequence[Finding] | None
     from ..quantization.imatrix import layer_importance, summary
     from ..quantization.imatrix_doctor import examine
 
-    entries, found = summary(matrix), examine(matrix) if findings is None else findings
+    entries, problems = summary(matrix), examine(matrix) if findings is None else findings
     print_line(
         f"{matrix.path}: {len(entries)} entries from {matrix.chunks} chunks of {matrix.chunk_size} tokens"
         f" ({', '.join(matrix.datasets) or 'dataset not named'})"
@@ -365,16 +365,16 @@ def print_matrix(matrix: "ImportanceMatrix", findings: "Sequence[Finding] | None
             str(e.zero_columns),
             f"{e.importance:.4g}",
         )
-        for e in (*entries[: MOST_ROWS // 2], *entries[MOST_ROWS // 2 :][-MOST_ROWS // 2 :])
+        for e in (*entries[: MAX_ROWS // 2], *entries[MAX_ROWS // 2 :][-MAX_ROWS // 2 :])
     ]
     columns = ("most and least important", "columns", "experts seen", "zero columns", "mean square")
     print_table(None, columns, rows, "lrrrr")
     layers = [layer for layer in layer_importance(entries) if layer >= 0]
     print_line(f"layers by importance: {', '.join(map(str, layers))}")
-    for finding in found[:MOST_ROWS]:
+    for finding in problems[:MAX_ROWS]:
         note(str(finding))
-    if len(found) > MOST_ROWS:
-        note(f"warning: {len(found) - MOST_ROWS} more problems; --json lists all")
+    if len(problems) > MAX_ROWS:
+        note(f"warning: {len(problems) - MAX_ROWS} more problems; --json lists all")
 
 
 def print_value(value: Any, as_json: bool) -> None:
@@ -382,14 +382,14 @@ def print_value(value: Any, as_json: bool) -> None:
     if not isinstance(value, str) or as_json:
         print(_json(value))
     elif sys.stdout.isatty():
-        print_line(value, keep="\n\t")  # without what it would obey
+        print_line(value, keep="\n\t")  # without escape sequences, which the terminal would execute
     else:
         lossless = value if terminal.is_unicode(sys.stdout) else value.encode("ascii", "backslashreplace").decode()
-        print(lossless)  # to the byte, for whoever takes a template out
+        print(lossless)  # byte for byte, to extract templates
 
 
 def size(count: float) -> str:
-    """Return bytes as people read them: 1.50 GB."""
+    """Format a number of bytes: 1.50 GB."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.2f} {unit}"
@@ -406,18 +406,18 @@ def places(text: str) -> int:
 
 
 def table(rows: Sequence[Sequence[str]], right: str = "") -> Iterator[str]:
-    """The text of each row, columns under each other. right: an "r" for each column that is aligned right ("lrr")."""
-    padded = []  # without rich, which takes its time for long tables
+    """Return the text of each row, columns aligned. right: an "r" for each column that is aligned right ("lrr")."""
+    padded = []  # without rich, which is slow for long tables
     for i, column in enumerate(zip(*rows, strict=True)):
         taken = list(map(places, column))
-        most = min(max(taken), WIDEST)
-        cells = zip(column, (" " * (most - size) for size in taken), strict=True)
+        width = min(max(taken), WIDEST)
+        cells = zip(column, (" " * (width - size) for size in taken), strict=True)
         padded.append([gap + cell if right[i : i + 1] == "r" else cell + gap for cell, gap in cells])
     return (GAP.join(cells).rstrip(" ") for cells in zip(*padded, strict=True))
 
 
 def folded(rows: Sequence[Sequence[str]], right: str, width: int) -> "Iterator[RenderableType]":
-    """Return the same for rich, in lines of at most `width`, the first row bold.
+    """Yield the same table for rich, in lines of at most `width`, the first row bold.
 
     Where a word is wider than its column, its cell has lines of its own, and the columns after it go below.
     """
@@ -434,8 +434,8 @@ def folded(rows: Sequence[Sequence[str]], right: str, width: int) -> "Iterator[R
 
     def grid() -> Table:
         columns = (
-            Column(width=most, justify="right" if whole else "left", overflow="fold")
-            for most, whole in zip(widths, numbers, strict=True)
+            Column(width=column_width, justify="right" if whole else "left", overflow="fold")
+            for column_width, whole in zip(widths, numbers, strict=True)
         )
         return Table.grid(*columns, padding=(0, len(GAP), 0, 0))
 
@@ -459,12 +459,12 @@ def folded(rows: Sequence[Sequence[str]], right: str, width: int) -> "Iterator[R
 
 
 def _widths(rows: Sequence[Sequence[str]], words: Sequence[Sequence[int]], room: int) -> list[int]:
-    """Of each column: of its words, from the short ones on while there is room, then of whole cells, from the left."""
+    """Return the columns' widths: fit words, shortest first, while there is room; then whole cells from the left."""
     widths = [0] * len(rows[0])
-    for most, i in sorted({(most, i) for row in words for i, most in enumerate(row)}):
-        if sum(widths) - widths[i] + most <= room:
-            widths[i] = most
-    for i, least in enumerate(widths):
-        most = max((places(row[i]) for row, wide in zip(rows, words, strict=True) if wide[i] <= least), default=0)
-        widths[i] += max(0, min(most - least, room - sum(widths)))
+    for needed, i in sorted({(needed, i) for row in words for i, needed in enumerate(row)}):
+        if sum(widths) - widths[i] + needed <= room:
+            widths[i] = needed
+    for i, width in enumerate(widths):
+        needed = max((places(row[i]) for row, wide in zip(rows, words, strict=True) if wide[i] <= width), default=0)
+        widths[i] += max(0, min(needed - width, room - sum(widths)))
     return widths

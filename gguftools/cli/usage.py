@@ -12,7 +12,7 @@ from .corrections import completed, correct, read_call
 from .elsewhere import NOT_HERE, PROGRAMS
 from .options import MODEL_SPELLINGS
 
-USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]  # click's, or that of the click within newer typers
+USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]  # click's, or that of the click in newer versions of typer
 # Older spellings, which are accepted but not shown.
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "audit": {"--tensors": "--tensor-values"},
@@ -25,23 +25,24 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 }
 # Options whose values are all words up to the next option, joined by GATHERED.
 SEVERAL_WORDS: Mapping[str, tuple[str, ...]] = {"graft": ("--from",)}
-A_NUMBER = "X"  # value name in help of a number that need not be whole
+OPTIONS_OF: Mapping[str, Mapping[str, str]] = {"imatrix-info": {"output": "--merge"}}  # the same, of some commands
+A_NUMBER = "X"  # value name of a real number in help
 
 
 def gathered(command: str, words: Sequence[str]) -> list[str]:
     """Return the words of a call, with the values of an option that takes several joined into one."""
-    found: list[str] = []
+    joined: list[str] = []
     begins: int | None = None
     for word in words:
         name, sign, value = word.partition("=")
         if word.startswith("-") and word != "-":
-            begins = len(found) + 1 if name in SEVERAL_WORDS.get(command, ()) else None
-            found += [name, value] if begins is not None and sign else [word]
-        elif begins is not None and len(found) > begins:
-            found[begins] += GATHERED + word
+            begins = len(joined) + 1 if name in SEVERAL_WORDS.get(command, ()) else None
+            joined += [name, value] if begins is not None and sign else [word]
+        elif begins is not None and len(joined) > begins:
+            joined[begins] += GATHERED + word
         else:
-            found.append(word)
-    return found
+            joined.append(word)
+    return joined
 
 
 def with_model_as_argument(command: Any, words: Sequence[str], is_incomplete: bool = False) -> list[str]:
@@ -106,12 +107,12 @@ def _wrong_value(parameter: Any, typed: Sequence[str], command: Any) -> str:
     """Describe a wrong number in our own words; typer's come from a library that it calls."""
     call, _ = read_call(command, typed, (), {}, ())
     value = call.value_of((*parameter.opts, *parameter.secondary_opts))
-    of_type = getattr(parameter, "type", None)  # where other versions of typer have them
+    of_type = getattr(parameter, "type", None)  # other versions of typer have the bounds there
     low, high = (getattr(parameter, end, getattr(of_type, end, None)) for end in ("min", "max"))
     wanted = "a number" if parameter.metavar == A_NUMBER else "a whole number"
     bounds = " and ".join(f"at {word} {end}" for word, end in (("least", low), ("most", high)) if end is not None)
-    found = f"{parameter.opts[0]} is {value!r}" if value is not None else f"{parameter.opts[0]} has another type"
-    return f"{found}; {wanted}{f' of {bounds}' if bounds else ''} was expected"
+    actual = f"{parameter.opts[0]} is {value!r}" if value is not None else f"{parameter.opts[0]} has another type"
+    return f"{actual}; {wanted}{f' of {bounds}' if bounds else ''} was expected"
 
 
 def mistaken(command: Any, words: Sequence[str], before: Sequence[str] = ()) -> tuple[str, str] | None:
@@ -137,7 +138,7 @@ def _wrong_command(error: Any, words: Sequence[str], commands: Mapping[str, Any]
 
     match = re.match(r"No such command '(.*?)'", message)
     if not match:
-        return message[:1].lower() + message[1:], _behind(words, commands)
+        return message[:1].lower() + message[1:], _option_before_command(words, commands)
     name = match[1].replace("_", "-")
     known = PROGRAMS.get(name.removesuffix(".exe").removesuffix(".py"))
     if known == "split" and "--merge" in words:
@@ -152,8 +153,8 @@ def _wrong_command(error: Any, words: Sequence[str], commands: Mapping[str, Any]
     return problem, did_you_mean(name, commands) or "`gguftools --help` lists the commands"
 
 
-def _behind(words: Sequence[str], commands: Mapping[str, Any]) -> str:
-    """Return what to type where an option stands before the command."""
+def _option_before_command(words: Sequence[str], commands: Mapping[str, Any]) -> str:
+    """Return the correction for an option before the command."""
     name = next((word for word in words if word in commands), "")
     if not name:
         return "options go after the command; `gguftools --help` lists the commands"
@@ -162,7 +163,7 @@ def _behind(words: Sequence[str], commands: Mapping[str, Any]) -> str:
 
 
 def _corrected(command: Any, words: Sequence[str], before: Sequence[str]) -> str:
-    """Return what to type for a call with another command's name, with its other mistakes corrected."""
+    """Return the corrected call for another name of a command, with its other mistakes corrected."""
     if wrong := mistaken(command, words, before):
         return wrong[1]
     return f"type `{shlex.join(['gguftools', *before, str(command.name), *words])}`"
@@ -174,7 +175,7 @@ def options_of(command: Any) -> set[str]:
 
 
 def _instead(name: str, flag: str, commands: Mapping[str, Any]) -> str:
-    """Return what to type where neither the command nor another program has an option."""
+    """Return a hint for an option that neither the command nor another program has."""
     from quants.spelling import did_you_mean
 
     own = options_of(commands[name])

@@ -49,7 +49,7 @@ def merge_change(adapters: Sequence[PathLike | tuple[PathLike, float]]) -> Chang
 
 
 @dataclass(frozen=True)
-class Deciding:
+class DecisionAdapter:
     """Describe an adapter that makes a model a decision model (see `archs.decisions`).
 
     config: keys of config.json that it changes. head: tensors that it adds.
@@ -76,10 +76,12 @@ class Deciding:
         return replace(planned, metadata=metadata)
 
 
-def deciding(adapters: Sequence[PathLike | tuple[PathLike, float]]) -> Deciding | None:
+def decision_adapter(adapters: Sequence[PathLike | tuple[PathLike, float]]) -> DecisionAdapter | None:
     """Return the adapter that makes a decision model, if there is one. Raises FileError, ModelError, OptionError."""
     folders = [Path(each[0] if isinstance(each, tuple) else each) for each in adapters]
-    candidates = [Deciding(folder, config, {}) for folder in folders if (config := of_adapter(folder)) is not None]
+    candidates = [
+        DecisionAdapter(folder, config, {}) for folder in folders if (config := of_adapter(folder)) is not None
+    ]
     if len(candidates) > 1:
         raise OptionError(
             f"{candidates[0].folder} and {candidates[1].folder} both make a model decide", "merge one of them"
@@ -87,7 +89,7 @@ def deciding(adapters: Sequence[PathLike | tuple[PathLike, float]]) -> Deciding 
     return _with_head(candidates[0]) if candidates else None
 
 
-def _with_head(adapter: Deciding) -> Deciding:
+def _with_head(adapter: DecisionAdapter) -> DecisionAdapter:
     """Add the matrix that makes a query and a key of a state, if the adapter has one (Kev)."""
     decision = adapter.config["decision"]
     if "head" not in decision:
@@ -150,7 +152,7 @@ def _adapted(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Return a stand-in for each weight that a pair is added to, for counting parameters."""
     weights: list[Tensor] = []
     for tensor in tensors:
-        if tensor.name.endswith(".lora_b"):  # behind its .lora_a
+        if tensor.name.endswith(".lora_b"):  # after its .lora_a
             weights[-1] = replace(tensor, shape=(*tensor.shape[:-1], weights[-1].width))
         else:
             weights.append(tensor)

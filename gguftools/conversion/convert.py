@@ -37,12 +37,12 @@ from ..writing.options import WriteOptions
 from ..writing.pipeline import Resumable
 from ..writing.report import QuantizeReport
 from ..writing.resume import fingerprint, resume_warnings, unfinished_warnings
-from .adapters import Deciding, deciding, merge_change, plan_adapter
+from . import mtp_layers
+from .adapters import DecisionAdapter, decision_adapter, merge_change, plan_adapter
 from .dense_modules import with_dense_modules
-from .mtp_layers import alone, counts, without
 from .options import ConvertOptions, Part, check_options
 from .predictors import open_predictor
-from .quantize import REMOTE_THREADS, Asked, quantize_model
+from .quantize import REMOTE_THREADS, QuantizeRequest, quantize_model
 from .transcoding import EXACT, write_exact
 
 PREFIXES = {"mmproj": "mmproj-", "mtp": "mtp-"}  # of the name that a part's file has by itself
@@ -109,7 +109,7 @@ class _Job:
             recipe_named(self.outtype)  # a mistyped one is found before anything is read
         _check_exact(self.outtype, self.options, bool(self.more))
         if self.write.cost_model is not None and self.outtype == EXACT:
-            raise OptionError("what exact blocks take is not planned", "leave out the plan")
+            raise OptionError("an exact conversion cannot be planned", "leave out the plan")
         check_options(self.part, self.options, self.write, self.more)
 
 
@@ -133,7 +133,7 @@ def _convert(job: _Job) -> QuantizeReport:
     if described is not None:
         described = Described(job.source, Opening(job.options.pre, job.options.embed_tokenizer))
     if (outtype not in FILE_TYPES and outtype != EXACT) or job.more:
-        asked = Asked([outtype], job.imatrix, job.gptq, None, job.options.quantize or QuantizeOptions())
+        asked = QuantizeRequest([outtype], job.imatrix, job.gptq, None, job.options.quantize or QuantizeOptions())
         asked.check()
         return quantize_model(model, asked, path, write, described)
     return _unquantized(replace(job, outtype=outtype, write=write), model, path, described)
@@ -188,7 +188,7 @@ def _model(job: _Job) -> Model:
             options.embed_tokenizer,
             None if options.target_model_dir is None else Path(options.target_model_dir),
             changes=_changes(job.part, options),
-            inspect=_compared if options.check_tokenizer else None,
+            inspect=_compare_tokenizer if options.check_tokenizer else None,
             with_encoders=job.with_encoders,
         )
     )
@@ -208,16 +208,16 @@ def _changes(part: Part, options: ConvertOptions) -> Changes:
         changes = changes._replace(derive=with_dense_modules, derived="dense modules")
     if options.task is not None:
         changes = changes._replace(config={TASK: str(options.task), **changes.config})
-    if decision := deciding(options.merge_lora):
+    if decision := decision_adapter(options.merge_lora):
         if changes.derived not in ("", "no mtp"):
             raise OptionError("a model that decides has no other parts", "leave out predictor, mtp or dense modules")
         config: dict[str, Any] = {**changes.config, **decision.config}
-        derive = partial(_deciding, decision)
+        derive = partial(_with_decision, decision)
         return Changes(decision.change(changes.change), derive, "a head", changes.magic, config)
     return changes
 
 
-def _compared(metadata: Metadata, folder: Path) -> str:
+def _compare_tokenizer(metadata: Metadata, folder: Path) -> str:
     """Compare the vocabulary with the tokenizer in the folder; return a warning or ""."""
     from ..inspection.original.tokenizer_check import check_tokenizer  # here, because it imports much
 
@@ -226,7 +226,7 @@ def _compared(metadata: Metadata, folder: Path) -> str:
 
 def _all_parts(job: _Job) -> QuantizeReport:
     """Write the text model's file and that of its encoders."""
-    model = of_parts(of_encoders(job.source))  # what is wrong is said before hours of work on the text model
+    model = of_parts(of_encoders(job.source))  # errors come before hours of work on the text model
     own_type = model.origin.outtype or "F32"
     outtype = job.outtype if job.outtype in ("AUTO", *FILE_TYPES) else "AUTO"
     text = _target(job.output, model.path, own_type if job.outtype == "AUTO" else job.outtype)
@@ -249,12 +249,12 @@ def _check_exact(outtype: str, options: ConvertOptions, quantizing: bool) -> Non
     fallback = str(options.fallback).upper()
     if fallback not in ("AUTO", *FILE_TYPES):
         known = f"it is one of auto, {', '.join(FILE_TYPES).lower()}"
-        raise OptionError(f"{fallback.lower()!r} is nothing to fall back to", known)
+        raise OptionError(f"{fallback.lower()!r} is no fallback type", known)
     if outtype != EXACT and (fallback != "AUTO" or options.rounded_grids):
         given = "rounded_grids" if fallback == "AUTO" else f"fallback {fallback.lower()}"
-        raise OptionError(f"{given} means nothing for {outtype}", "it belongs to the outtype exact")
+        raise OptionError(f"{given} has no effect for {outtype}", "it belongs to the outtype exact")
     if outtype == EXACT and quantizing:
-        raise OptionError("the outtype exact rounds nothing, so that nothing is weighed", "leave out `imatrix`")
+        raise OptionError("the outtype exact is lossless, so an importance matrix has no effect", "leave out `imatrix`")
 
 
 def _target(output: PathLike | None, folder: Path, outtype: str, beginning: str = "") -> Path:
@@ -268,23 +268,23 @@ def _target(output: PathLike | None, folder: Path, outtype: str, beginning: str 
 def _only_mtp(planned: Plan, checkpoint: Checkpoint) -> Plan:
     """Plan a file of the MTP layers. Raises OptionError if there are none."""
     left_out = [name for name in planned.left_out if not is_left_out(name)]  # those are encoders'
-    tensors = alone(planned.metadata, planned.tensors, checkpoint.folder, left_out)
+    tensors = mtp_layers.only(planned.metadata, planned.tensors, checkpoint.folder, left_out)
     return _named_anew(replace(planned, tensors=tensors), checkpoint)
 
 
 def _without_mtp(planned: Plan, checkpoint: Checkpoint) -> Plan:
     """Plan a file without MTP layers, and without a warning about them."""
     planned = replace(planned, left_out=[each for each in planned.left_out if is_left_out(each)])
-    name, _, mtp_count = counts(planned.metadata, checkpoint.folder)
+    name, _, mtp_count = mtp_layers.counts(planned.metadata, checkpoint.folder)
     if not mtp_count:
         metadata = planned.metadata.copy()
-        metadata.pop(f"{name}.nextn_predict_layers", None)  # which says 0
+        metadata.pop(f"{name}.nextn_predict_layers", None)  # which is 0
         return replace(planned, metadata=metadata)
-    metadata, tensors = without(planned.metadata, planned.tensors, checkpoint.folder)
+    metadata, tensors = mtp_layers.without(planned.metadata, planned.tensors, checkpoint.folder)
     return _named_anew(replace(planned, metadata=metadata, tensors=tensors), checkpoint)
 
 
-def _deciding(decision: Deciding, planned: Plan, checkpoint: Checkpoint) -> Plan:
+def _with_decision(decision: DecisionAdapter, planned: Plan, checkpoint: Checkpoint) -> Plan:
     """Plan a decision model, which has no MTP layers."""
     return decision.plan(_without_mtp(planned, checkpoint), checkpoint)
 

@@ -20,7 +20,7 @@ from .quantize import quantize
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 RECIPES = ("Q8_0", "Q4_K_M", "Q2_K")
 
-Step = Callable[[str], None]
+Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -55,30 +55,36 @@ def demo(
     *,
     recipes: Sequence[str] = RECIPES,
     overwrite: bool = False,
-    step: Step | None = None,
+    progress: Progress | None = None,
 ) -> list[Row]:
     """Convert a checkpoint, quantize it with some recipes, and measure the perplexity of each file on a text.
 
     model, text: a Hugging Face folder and a file; None for the examples of the package. output: the folder for the
-    files. overwrite: replace files that exist. step(what): called before each step.
+    files. overwrite: replace files that exist. progress(steps done, of how many, next one).
     Raises as `convert`, `quantize` and `perplexity` do.
     """
     model = example("austen-4m") if model is None else as_path(model, "model")
     text = example("persuasion.txt") if text is None else as_path(text, "text")
     folder = as_path(output, "output")
-    tell = step or (lambda what: None)
+    steps = ["convert", "quantize", "measure the conversion", *(f"measure {recipe}" for recipe in recipes), ""]
+
+    def report(done: int) -> None:
+        if progress is not None:
+            progress(done, len(steps) - 1, steps[done])
+
     write = WriteOptions(overwrite=overwrite, reads=NOTHING.also([text]))
     read_text(text)  # a wrong one is found before anything is written
     with made_folder(folder):
-        tell(f"convert {model}")
+        report(0)
         converted = convert(model, folder, write=write).outputs[0]
-    tell(f"quantize to {', '.join(recipes)}, in one pass")
+    report(1)
     write = replace(write, reads=write.reads.also([model]))
     quantized = quantize(converted.file, list(recipes), folder, write=write)
     rows = []
-    for measured in (converted, *quantized.outputs):
-        tell(f"measure {measured.file}")
-        found = perplexity(measured.file, text)
-        figures = found.perplexity, found.standard_error, found.tokens_per_second
+    for done, measured in enumerate((converted, *quantized.outputs), 2):
+        report(done)
+        result = perplexity(measured.file, text)
+        figures = result.perplexity, result.standard_error, result.tokens_per_second
         rows.append(Row(measured.recipe, measured.file, measured.nbytes, measured.bits_per_weight, *figures))
+    report(len(steps) - 1)
     return rows

@@ -63,7 +63,7 @@ def _matrix(folder: Path, width: int) -> Tensor:
     path, weights = folder / "config.json", folder / "model.safetensors"
     if not path.is_file() or not weights.is_file():
         lacking = weights if path.is_file() else path
-        raise FileError(f"{folder} lacks {lacking.name}", "get the module's files, too")
+        raise FileError(f"{folder} lacks {lacking.name}", "fetch the module's files, too")
     config: dict[str, Any] = read_fields(read_json_object(path), CONFIG, str(path))
     activation = config.get("activation_function") or "Identity"
     if activation.rpartition(".")[2] != "Identity":

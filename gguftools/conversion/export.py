@@ -29,7 +29,7 @@ from quants.errors import FileError, OptionError, VocabularyError
 from ..io.atomic import atomic_output, check_space, check_target
 from ..io.checkpoint.safetensors import check_written, plan_safetensors
 from ..io.folders import files_of_folder, made_folder, new_folder
-from ..io.gguf.shards import filled, shard_paths
+from ..io.gguf.shards import distribute, shard_paths
 from ..io.gguf.writer import TensorInfo
 from ..metadata.checks import check_types
 from ..metadata.difference import compare_metadata
@@ -112,9 +112,9 @@ def export(
     as_count(1 if max_size is None else max_size, "max_size", 1)
     is_tensors = tensors is not None or os.fspath(output).endswith((".safetensors", ".npy"))
     if is_tensors and max_size is not None:
-        raise OptionError("max_size means nothing for tensors by themselves", "it is for the weights of a checkpoint")
+        raise OptionError("max_size has no effect for single tensors", "it is for the weights of a checkpoint")
     if is_tensors and mmproj is not None:
-        raise OptionError("mmproj means nothing for tensors by themselves", "name that file as the source")
+        raise OptionError("mmproj has no effect for single tensors", "name that file as the source")
     model, encoders = opened(source), None if mmproj is None else opened_gguf(mmproj)
     reads = model.origin.reads if encoders is None else model.origin.reads.union(encoders.origin.reads)
     writing = _Writing(wanted, not is_tensors, replace(write, reads=reads.union(write.reads)))
@@ -300,7 +300,7 @@ def _write_weights(
     folder: Path, tensors: Mapping[str, Tensor], max_size: int, writing: _Writing
 ) -> tuple[list[str], int]:
     """Write one file, or shards with an index. Returns names and bytes."""
-    shards = filled(tensors.items(), lambda each: each[1].size * writing.format(each[1]).block_bytes, max_size)
+    shards = distribute(tensors.items(), lambda each: each[1].size * writing.format(each[1]).block_bytes, max_size)
     names = [path.name for path in shard_paths(folder / "model", "model", len(shards), ".safetensors")]
     names = ["model.safetensors"] if len(shards) == 1 else names
     total = sum(writing.safetensors(folder / name, shard) for name, shard in zip(names, shards, strict=True))

@@ -17,7 +17,7 @@ from quants.errors import ModelError, OptionError
 from ..io.gguf.assembly import Stored
 
 T = TypeVar("T")  # a tensor: stored, or to be made
-OWN_KEYS = {COUNT, BLOCKS, "context_length", "vocab_size"}  # that say nothing of how a layer computes
+OWN_KEYS = {COUNT, BLOCKS, "context_length", "vocab_size"}  # which do not affect how a layer computes
 STREAMS = "output_hc_"  # what makes one of several streams
 SHARED = re.compile(
     rf"(token_embd|output_norm|output|{STREAMS}(fn|base|scale))\.weight|rope_(freqs|factors_long|factors_short)\.weight"
@@ -37,7 +37,7 @@ def without(metadata: Metadata, tensors: Mapping[str, T], path: Path) -> tuple[M
     """Return the model without MTP layers. Raises OptionError if it has none."""
     name, trunk, mtp_count = counts(metadata, path)
     if not mtp_count:
-        raise OptionError(f"{path} has no layers that predict tokens further ('{name}.{COUNT}')")
+        raise OptionError(f"{path} has no MTP layers ('{name}.{COUNT}')")
     new = metadata.copy()
     del new[f"{name}.{COUNT}"]
     _set(new, f"{name}.{BLOCKS}", trunk)
@@ -46,7 +46,7 @@ def without(metadata: Metadata, tensors: Mapping[str, T], path: Path) -> tuple[M
     return new, {tensor: each for tensor, each in tensors.items() if _layer(tensor) < trunk}
 
 
-def alone(metadata: Metadata, tensors: Mapping[str, T], path: Path, left_out: Sequence[str] = ()) -> dict[str, T]:
+def only(metadata: Metadata, tensors: Mapping[str, T], path: Path, left_out: Sequence[str] = ()) -> dict[str, T]:
     """Return the tensors of the MTP layers, and those they share with the trunk, as in llama.cpp's draft files.
 
     The metadata stays that of the whole model. left_out: source tensors of such layers that the file has no place for.
@@ -55,16 +55,16 @@ def alone(metadata: Metadata, tensors: Mapping[str, T], path: Path, left_out: Se
     name, trunk, mtp_count = counts(metadata, path)
     kept = {tensor: each for tensor, each in tensors.items() if SHARED.fullmatch(tensor) or _layer(tensor) >= trunk}
     if not mtp_count or not any(_layer(tensor) >= trunk for tensor in kept):
-        problem = f"{path} has no layers that predict tokens further (MTP, NextN)"
+        problem = f"{path} has no MTP layers (NextN)"
         if left_out:
             more = f" and {len(left_out) - 1} more" * (len(left_out) > 1)
-            problem = f"{path}: layers that predict tokens further ({left_out[0]!r}{more}) are left out of {name} files"
+            problem = f"{path}: MTP layers ({left_out[0]!r}{more}) are left out of {name} files"
         raise OptionError(problem, 'leave out part="mtp"')
     streams = any(".hc_" in tensor for tensor in kept)
     return {tensor: each for tensor, each in kept.items() if streams or not tensor.startswith(STREAMS)}
 
 
-def grafted(
+def with_donor(
     metadata: Metadata, tensors: dict[str, Stored], donor: Metadata, donated: Mapping[str, Stored], path: Path
 ) -> tuple[Metadata, dict[str, tuple[Stored, str]]]:
     """Return the metadata with a donor's MTP layers, and the layers' tensors by new names, each with its old name.
@@ -76,10 +76,10 @@ def grafted(
     _, their_trunk, mtp_count = counts(donor, path)
     mtp_tensors = {old: each for old, each in donated.items() if _layer(old) >= their_trunk}
     if not mtp_count or not mtp_tensors:
-        raise OptionError(f"{path} has no layers that predict tokens further ('{name}.{COUNT}')")
+        raise OptionError(f"{path} has no MTP layers ('{name}.{COUNT}')")
     if has_only_mtp(donor, donated) and f"{name}.hyper_connection.count" in metadata and not _has_own_mean(mtp_tensors):
         problem = f"a {name} model's file has no place for what makes one of the streams of {path}"
-        raise OptionError(problem, "the file drafts as it is: generate MODEL --draft FILE")
+        raise OptionError(problem, "the file drafts as it is: `gguftools generate MODEL --draft FILE`")
     for old in [tensor for tensor in tensors if _layer(tensor) >= trunk]:
         del tensors[old]
     new = metadata.copy()

@@ -9,6 +9,7 @@ from quants.arguments import PathLike
 from quants.errors import FileError
 
 from ..io.checkpoint.torch_pickle import open_torch
+from ..io.naming import hint_for_absent
 
 LINEAR = ("fc1.weight", "fc2.weight")
 
@@ -36,7 +37,7 @@ def open_predictor(folder: PathLike) -> tuple[list[tuple[Tensor, Tensor]], float
 def numbered_files(folder: Path, stem: str) -> list[Path]:
     """Return STEM_0.pt, STEM_1.pt, … of a folder, in order of layers. Raises FileError for none, or a missing one."""
     if not folder.is_dir():
-        raise FileError(f"there is no folder {folder}")
+        raise FileError(f"there is no folder {folder}", hint_for_absent(folder))
     matches = ((path, re.fullmatch(rf"{stem}_(0|[1-9]\d{{0,5}})\.pt", path.name)) for path in folder.iterdir())
     numbered = {int(match[1]): path for path, match in matches if match}
     if not numbered:

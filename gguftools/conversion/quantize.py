@@ -51,14 +51,14 @@ def quantize(
     file, OUTPUT-recipe.txt. options: more of the output. write: how files are written. Raises OptionError, FormatError,
     FileError, before any work if possible.
     """
-    asked = Asked(as_texts(recipes, "recipes"), imatrix, gptq, search, options)
-    asked.check()
+    request = QuantizeRequest(as_texts(recipes, "recipes"), imatrix, gptq, search, options)
+    request.check()
     model = opened(source)
-    return quantize_model(model, asked, output, write, described_as(source, write.manifest, write.writes_nothing))
+    return quantize_model(model, request, output, write, described_as(source, write.manifest, write.writes_nothing))
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuantizeRequest:
     """Hold what is to be made of a model: `recipes` by name or file, or the result of `search`. See `quantize`."""
 
     recipes: Sequence[str]
@@ -108,9 +108,7 @@ class Asked:
     def check_model(self, model: Model, resume: bool) -> None:
         """Raise OptionError for what cannot be done with a model, or has no effect."""
         if resume and not model.is_as_opened:
-            problem = (
-                f"what {model.path} was made of is not recorded, so that nothing tells whether a run can be taken up"
-            )
+            problem = f"the source of {model.path} is not recorded, so a run cannot be resumed"
             raise OptionError(problem, "leave out `resume`, or save the model and quantize that file")
         idle = self.search is None and all(recipe.default is None for recipe in self.chosen)
         if idle and self.options.formats != Options():
@@ -124,26 +122,30 @@ class Asked:
 
 
 def quantize_model(
-    model: Model, asked: Asked, output: PathLike | None, write: WriteOptions, described: Described | None = None
+    model: Model,
+    request: QuantizeRequest,
+    output: PathLike | None,
+    write: WriteOptions,
+    described: Described | None = None,
 ) -> QuantizeReport:
     """Do `quantize` for an open model. described: the source in its manifest, if there is to be one."""
-    asked.check_model(model, write.resume)
+    request.check_model(model, write.resume)
     if model.origin.remote and write.threads is None:
         write = replace(write, threads=max(thread_count(None), REMOTE_THREADS))
-    named = asked.chosen if asked.search is None else [Recipe(asked.search.target.name, None, None, 0.0, "")]
+    named = request.chosen if request.search is None else [Recipe(request.search.target.name, None, None, 0.0, "")]
     paths = output_paths(model.path, named, output)
-    write = replace(write, reads=model.origin.reads.union(write.reads).also(asked.files()))
+    write = replace(write, reads=model.origin.reads.union(write.reads).also(request.files()))
     recording = None
     if described is not None:
-        recording = Recording(described, model, _parameters(model, asked, write, described), asked.feedback, write)
+        recording = Recording(described, model, _parameters(model, request, write, described), request.feedback, write)
         recording.check(paths)
-    job = _Job(model, asked, paths, write, recording)
-    return job.write_files(asked.chosen, asked.imatrix) if asked.search is None else job.searched(asked.search)
+    job = _Job(model, request, paths, write, recording)
+    return job.write_files(request.chosen, request.imatrix) if request.search is None else job.searched(request.search)
 
 
-def _parameters(model: Model, asked: Asked, write: WriteOptions, described: Described) -> Parameters:
+def _parameters(model: Model, request: QuantizeRequest, write: WriteOptions, described: Described) -> Parameters:
     """Return the parameters that a manifest records."""
-    options, texts = asked.options, asked.feedback
+    options, texts = request.options, request.feedback
     return Parameters(
         opening=described.opening,
         options=options.formats,
@@ -167,21 +169,21 @@ class _Job:
     """Hold a model that is being quantized."""
 
     model: Model
-    asked: Asked
+    request: QuantizeRequest
     paths: Sequence[Path]
     write: WriteOptions
     recording: Recording | None
 
     def write_files(self, recipes: Sequence[Recipe], matrix: PathLike | ImportanceMatrix | None) -> QuantizeReport:
         """Write a file for each recipe, and its manifest."""
-        feedback = self.asked.feedback
+        feedback = self.request.feedback
         encode = None if feedback is None else with_feedback(self.model, feedback)
-        report = write_quantized(self.model, recipes, self.paths, self.write, matrix, self.asked.options, encode)
+        report = write_quantized(self.model, recipes, self.paths, self.write, matrix, self.request.options, encode)
         return report if self.recording is None else self.recording.write(report, recipes, matrix)
 
     def searched(self, search: SearchOptions) -> QuantizeReport:
         """Search for a recipe, and write its file and its text."""
-        calibration = self.asked.searched_on or self.asked.feedback or Calibration()
+        calibration = self.request.searched_on or self.request.feedback or Calibration()
         with self._searching(search.target, calibration) as (result, warnings), published_together():
             report = self.write_files([result.recipe], result.matrix)
             if not self.write.writes_nothing:
@@ -197,10 +199,10 @@ class _Job:
         Measurements are kept until the block ends, for a resumed run.
         """
         write, path, is_dry = self.write, self.paths[0], self.write.writes_nothing
-        refuse_store(path)  # the recipe's text goes beside it
+        refuse_store(path)  # the recipe's text is written next to it
         check_target(recipe_path(path), write.reads, write.overwrite)
         warnings = [] if is_dry else unfinished_warnings([path], write.resume, (ENCODED, SEARCHED))
-        sizes = sizing(self.model, self._plan, self._is_decided, self.asked.options.allow_requantize)
+        sizes = sizing(self.model, self._plan, self._is_decided, self.request.options.allow_requantize)
         sizes.check_formats(target)
         if not is_dry:
             check_space(path, sizes.total(target) - stored_bytes(path.with_name(path.name + PARTIAL)))
@@ -212,7 +214,7 @@ class _Job:
 
     def _is_decided(self, tensor: TensorReport) -> bool:
         """Return True if the user chose a tensor's format."""
-        options = self.asked.options
+        options = self.request.options
         return (
             tensor.rule is not None
             or (tensor.name == "output.weight" and options.output_type is not None)
@@ -221,5 +223,5 @@ class _Job:
 
     def _plan(self, recipe: Recipe, matrix: ImportanceMatrix | None) -> OutputReport:
         dry = replace(self.write, progress=None, dry_run=True)
-        options = replace(self.asked.options, include_weights=(), exclude_weights=())
+        options = replace(self.request.options, include_weights=(), exclude_weights=())
         return write_quantized(self.model, [recipe], self.paths, dry, matrix, options).outputs[0]

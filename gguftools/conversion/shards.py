@@ -14,12 +14,12 @@ from quants.errors import FileError, OptionError
 
 from ..io import atomic
 from ..io.atomic import InputFiles, check_space, check_target, explained, output_path
-from ..io.gguf.copies import Copy, planned_traffic, warning_of, write_copies
+from ..io.gguf.copies import Copy, planned_traffic, progress_of, warning_of, write_copies
 from ..io.gguf.reader import DEFAULT_ALIGNMENT, GgufFile, align, map_file, open_gguf
-from ..io.gguf.shards import filled, set_name, shard_metadata, shard_paths, without_split_keys
+from ..io.gguf.shards import distribute, set_name, shard_metadata, shard_paths, without_split_keys
 from ..io.gguf.writer import Layout, OpenGguf, TensorInfo, plan_file, tensor_infos
 from ..io.locks import held, is_named, state_of
-from ..io.positioned import CopyProgress, Move, copy_ranges
+from ..io.positioned import Move, copy_ranges
 from ..io.stores.path import StorePath, located
 from ..io.stores.pieces import Traffic
 from ..io.unfinished import Unfinished, unfinished
@@ -29,7 +29,7 @@ from ..writing.row_blocks import Progress
 Output = tuple[Layout, Copy]
 
 DEFAULT_TENSORS = 128
-MERGING, STATE = ".merging", ".merging.json"  # behind the name of an output: as long as it is unfinished; its list
+MERGING, STATE = ".merging", ".merging.json"  # suffixes of an unfinished output and of its journal
 HASHED_AT_ONCE = 1 << 24  # bytes
 FREE_STORED = "merge without `free`, and delete the shards afterwards"
 FREE_HINT = "run the same command again to go on; what is merged already is kept"
@@ -134,8 +134,8 @@ def _groups(opened: GgufFile, max_size: int | None, max_tensors: int | None) -> 
         if limit is not None:
             as_count(limit, argument)
     if max_tensors is not None and max_tensors < 1:
-        raise OptionError(f"a shard of {max_tensors} tensors is none")
-    return filled(
+        raise OptionError(f"a shard needs at least 1 tensor, not {max_tensors}")
+    return distribute(
         tensor_infos(opened),
         lambda info: align(info.nbytes, DEFAULT_ALIGNMENT),
         max_size,
@@ -197,11 +197,6 @@ def _why_not_exact(opened: GgufFile) -> Iterator[str]:
         yield "the file's tensors are not stored in the order in which they are listed; merging will store them so"
     elif layout.header != stored:
         yield "the file's header is not as we write it; merging will give an equal one"
-
-
-def _going_on(progress: Progress | None, done: int, total: int, label: str) -> CopyProgress | None:
-    """Return the progress callback of one copy as a part of all."""
-    return None if progress is None else lambda now, _: progress(done + now, total, label)
 
 
 def merge(
@@ -302,7 +297,7 @@ def _resume(path: Path, target: Path, overwrite: bool, dry_run: bool, progress: 
             raise OptionError(f"{target} is being merged from other shards: {', '.join(list(expected)[:3])}")
         for shard in left:
             if not shard.exists():
-                raise FileError(f"the shard {shard} is gone, and was not merged into {target} yet")
+                raise FileError(f"the shard {shard} is missing, and was not merged into {target} yet")
         if left and not dry_run:
             stack.enter_context(held(left[0]))
         parts = [open_gguf(shard, join=False) for shard in left]
@@ -415,7 +410,7 @@ def _free_parts(
         for part in reversed(parts):
             moves, _ = _moves(part, layout, whole.offsets, part.path.name == last)
             with nullcontext() if part is parts[0] else held(part.path):  # the first is held all the time
-                copy_ranges(part.path, file.fd, moves, _going_on(progress, done, total, part.path.name))
+                copy_ranges(part.path, file.fd, moves, progress_of(progress, done, total, part.path.name))
                 os.fsync(file.fd)
                 if state_of(part.path) != part.state:
                     raise FileError(f"{part.path} was changed while it was read", hint=FREE_HINT)

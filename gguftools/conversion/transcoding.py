@@ -118,7 +118,7 @@ def write_exact(
     formats = {item.tensor.name: item.format for item in file.items if item.tensor.name in left}
     choices = {name: Choice(name, form, form, left[name].reason) for name, form in formats.items()}
     report = write_file(file, EXACT, run, resumable, [*warnings, *rounded(reports)], choices)
-    sources = {each.name: each.source for each in reports if each.as_rounded}  # these values are not the checkpoint's
+    sources = {each.name: each.source for each in reports if each.as_rounded}  # their values are not the checkpoint's
     [output] = report.outputs
     tensor_reports = tuple(each._replace(source=sources.get(each.name, each.source)) for each in output.tensors)
     return replace(report, outputs=(replace(output, tensors=tensor_reports),), transcoding=tuple(reports))
@@ -236,7 +236,7 @@ def _in_blocks(search: Search, form: Format) -> Tensor:
     def read(start: int, stop: int) -> NDArray[np.uint8]:
         raw, wrong = exact_blocks(form, tensor.float32(start, stop), search.rounded_to)
         if wrong.any():
-            raise FormatError(f"{tensor.where} is not what it was when its format was sought: it changed meanwhile")
+            raise FormatError(f"{tensor.where} changed after its format was chosen")
         return raw
 
     return replace(tensor, format=form, read=read)

@@ -12,7 +12,7 @@ from quants.format import formats as every_format
 
 from ..writing.report import Report
 
-FLOATS = ("F32", "F16", "BF16")  # of the types whose values have bytes of their own, those that weights are stored in
+FLOATS = ("F32", "F16", "BF16")  # types without blocks that weights are stored in
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from ..models.contents import streamed_tensors
 from ..models.model import Model, opened
 from ..writing.row_blocks import Progress, by_tensor
 
-# What a conversion or quantization says of itself: no difference between a checkpoint and a file made from it.
+# Keys that a conversion or quantization sets: no difference between a checkpoint and a file made from it.
 OUTPUT_KEYS = ("general.file_type", "general.quantization_version", "quantize.", RESERVE_KEY)
-# Those whose encoding depends on nothing but the values: what a checkpoint's tensor becomes in them is certain.
+# Formats whose encoding depends on the values only, so that rounding a checkpoint's tensor is deterministic.
 ROUNDING_FORMATS = ("F32", "F16", "BF16", "Q8_0")
 
 
@@ -161,7 +161,7 @@ def _figures(a: Tensor, parts: list[_Part]) -> Figures:
         return Figures(0.0, 0.0, 0.0, 0)
     power = sum(part.power for part in parts)
     for rows in (a.float32(*part.rows).astype(np.float64) for part in parts if part.same):
-        power += float(np.vdot(rows, rows))  # which errors are relative to, too
+        power += float(np.vdot(rows, rows))  # relative errors count rows without errors, too
     rmse, scale = (math.sqrt(total / max(1, a.size)) for total in (sum(part.squares for part in parts), power))
     worst = max(parts, key=lambda part: (math.isnan(part.largest), part.largest))
     return Figures(rmse, worst.largest, rmse / scale if scale else 0.0 if rmse == 0 else math.inf, worst.row)

@@ -62,7 +62,7 @@ def _vocabulary(metadata: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True)
 class ShowReport:
-    """A file without its tensors' data. tensors: those that were asked for."""
+    """A file without its tensors' data. tensors: the requested ones."""
 
     model: Model
     tensors: list[Tensor]
@@ -125,7 +125,7 @@ def as_text(opened: Model) -> Iterator[str]:
     for key in sorted(opened.metadata):
         value = opened.metadata.value(key)
         yield f"{key}\t{value.gguf_type}\t{json.dumps(plain(value), ensure_ascii=False)}"
-    from .hashing import hash  # here, because it imports much that a summary has no use for
+    from .hashing import hash  # imported here, as a summary does not need it
 
     hashes = {digest.tensor: digest.hex[:16] for digest in hash(opened, ["sha256"]).digests}
     for name, tensor in sorted(opened.tensors.items()):

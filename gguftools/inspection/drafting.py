@@ -46,7 +46,7 @@ def can_draft(target: PathLike | Model, draft: PathLike | Model) -> DraftingRepo
     """
     pair = opened(target), opened(draft)
     for model in pair:
-        vocabulary_texts(model.path, model.metadata)  # a file without any is told so first
+        vocabulary_texts(model.path, model.metadata)  # raises for a model without a vocabulary
     comparison = compare_vocabularies(
         (pair[0].path, pair[1].path), (pair[0].metadata, pair[1].metadata), (pair[0].tokenizer, pair[1].tokenizer)
     )

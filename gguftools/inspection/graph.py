@@ -60,10 +60,10 @@ class LayerGroup:
 
     @property
     def prefix(self) -> str:
-        """What the names of the layer's tensors begin with: blk.0, enc.blk.0; empty without any."""
+        """Return the common prefix of the names of the layer's tensors: blk.0, enc.blk.0; empty without tensors."""
         names = (weight.name for node in self.nodes for weight in node.weights)
-        found = (re.match(rf"[a-z.]+\.{self.layer}(?=\.)", name) for name in names)
-        return next((each[0] for each in found if each), "")
+        matches = (re.match(rf"[a-z.]+\.{self.layer}(?=\.)", name) for name in names)
+        return next((each[0] for each in matches if each), "")
 
 
 @dataclass(frozen=True)

@@ -49,13 +49,12 @@ def hash(
     tensors: bool = True,
     progress: Progress | None = None,
 ) -> HashReport:
-    """Return hashes of each tensor (unless tensors=False), then of the whole model, by each algorithm: xxh64, sha1,
-    sha256, uuid.
+    """Return hashes of each tensor (unless tensors=False), then of the whole model.
 
-    uuid: of the whole model only, version 5 in llama.cpp's name space. source: of a split set, any shard; the hashes
-    are those of the merged file. A Model's tensors are hashed as they are stored. progress(bytes done, of how many,
-    tensor). Raises FileError, also for a file that is changed while it is read, and OptionError for an unknown
-    algorithm.
+        algorithms: of xxh64, sha1, sha256, uuid; uuid is of the whole model only, version 5 in llama.cpp's name space.
+    source: of a split set, any shard; the hashes are those of the merged file. A Model's tensors are hashed as they are
+    stored. progress(bytes done, of how many, tensor). Raises FileError, also for a file that is changed while it is
+    read, and OptionError for an unknown algorithm.
     """
     given = set(as_texts(algorithms, "algorithms"))
     if unknown := given.difference(HASHERS):
@@ -129,7 +128,7 @@ def read_manifest(path: PathLike) -> list[Digest]:
 def _files(names: Iterable[str]) -> dict[str, str]:
     """Return the file of each FILE:TENSOR whose file has its own line: the longest match, as names may have colons."""
     files: dict[str, str] = {}
-    begun: list[str] = []  # names that the one at hand begins with
+    begun: list[str] = []  # names that are prefixes of the current one
     for name in sorted(names, key=lambda name: f"{name}:"):
         while begun and not name.startswith(f"{begun[-1]}:"):
             begun.pop()

@@ -21,6 +21,7 @@ from quants.arguments import PathLike, thread_count
 from quants.compilation import Codec, compile_codecs
 from quants.errors import FormatError, OptionError
 from quants.tensor import all_readable, restated
+from runtime.arrays import Floats
 
 from ..models.model import Model, opened
 from ..quantization import recipes
@@ -32,11 +33,11 @@ from .weight_errors import Pairs, plain_shapes, role_of
 
 SAMPLE = 1 << 16  # values of a tensor that are compared
 MIN_ROWS = 8
-RUNS = 8  # places of a tensor that rows are taken from
-ROUNDED = ("F16", "BF16", "Q8_0")  # what an original may have been converted to before it was quantized
-FAR = 2.0  # times our encoder's error: more is no other way of rounding, but other values
-MAX_RULES = 12  # of a command that one would still type
-GUESSED_FILE_TYPE = 1024  # added to the file type of a recipe that nobody stated
+RUNS = 8  # parts of a tensor that rows are sampled from
+ROUNDED = ("F16", "BF16", "Q8_0")  # formats an original may have been rounded to before it was quantized
+FAR = 2.0  # times our encoder's error: more means other values, not another way of rounding
+MAX_RULES = 12  # more make no usable command
+GUESSED_FILE_TYPE = 1024  # added to a file type that a program guessed
 
 # How a tensor's bytes can have been made; the first four are explained by the original.
 COPIED, PLAIN, WEIGHTED = "copied", "plain", "imatrix"
@@ -50,8 +51,6 @@ MADE = {
     UNKNOWN: "of a type that cannot be encoded",
 }
 EXPLAINED = (COPIED, PLAIN, WEIGHTED)
-
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -499,7 +498,7 @@ class _Comparison:
         relative = _relative(other.format.decode(np.ascontiguousarray(theirs)), wanted)
         expected = None if ours is None else _relative(other.format.decode(ours), wanted)
         near = relative is not None and expected is not None and relative <= FAR * expected
-        # Without a matrix nothing says how near a format that needs one gets: half of the values' size is far.
+        # Without a matrix the error of a format that needs one is unknown: half of the values' size is the limit.
         near = near or (expected is None and relative is not None and relative < 1 / FAR)
         made_by = OTHER_METHOD if near else OTHER_VALUES
         return TensorOrigin(tensor.name, form, None, made_by, None, count, equal_rows, relative, expected)

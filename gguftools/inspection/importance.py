@@ -8,7 +8,7 @@ from typing import Any
 
 from quants.arguments import PathLike, wrong
 
-from ..io.atomic import InputFiles, check_target, output_path
+from ..io.atomic import NOTHING, check_target, output_path
 from ..models.model import Model, model_of_weights
 from ..quantization.imatrix import ImportanceMatrix, merge, read_imatrix, write_imatrix
 from ..quantization.imatrix_doctor import Finding, examine, filled
@@ -18,7 +18,7 @@ from ..quantization.imatrix_statistics import statistics as statistics_of
 
 @dataclass(frozen=True)
 class ImatrixReport:
-    """An importance matrix, what is wrong with it, errors first, and llama-imatrix's statistics if asked for."""
+    """An importance matrix, its defects (errors first), and llama-imatrix's statistics if requested."""
 
     matrix: ImportanceMatrix
     findings: tuple[Finding, ...]
@@ -26,18 +26,18 @@ class ImatrixReport:
 
     @property
     def has_errors(self) -> bool:
-        """Return whether the matrix cannot be used as it is."""
+        """Return whether the matrix cannot be used."""
         return any(finding.severity == "error" for finding in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        found = self.matrix.as_dict() | {"findings": [vars(finding) for finding in self.findings]}
-        return found | ({"statistics": self.statistics.as_dict()} if self.statistics else {})
+        own = self.matrix.as_dict() | {"findings": [vars(finding) for finding in self.findings]}
+        return own | ({"statistics": self.statistics.as_dict()} if self.statistics else {})
 
 
 @dataclass(frozen=True)
 class MergedImatrix:
-    """A matrix that was written. remarks: what was filled in, a line each."""
+    """A matrix that was written. remarks: a line for each filled gap."""
 
     file: Path
     matrix: ImportanceMatrix
@@ -69,17 +69,16 @@ def merge_imatrices(
 ) -> MergedImatrix:
     """Merge importance matrices into one file, or convert one between GGUF and the legacy form (a name in .dat).
 
-    imatrices: files or matrices. fill: the model that they are for; a weight without data gets that of a weight with
-    the same input. min_rows: experts that saw fewer inputs get the mean of all experts for those that they lack.
-    overwrite: replace a file.
-    Raises FileError, OptionError.
+    imatrices: files or matrices. output: the file to write. fill: the model that they are for; a weight without data
+    gets that of a weight with the same input. min_rows: experts that saw fewer inputs get the mean of all experts for
+        those that they lack. overwrite: replace a file. Raises FileError, OptionError.
     """
     if isinstance(imatrices, (str, os.PathLike)) or not isinstance(imatrices, Sequence) or not imatrices:
         raise wrong("imatrices", imatrices, "a list of one or more importance matrices")
     model, target = None if fill is None else model_of_weights(fill), output_path(output)
-    found = [each if isinstance(each, ImportanceMatrix) else read_imatrix(each) for each in imatrices]
-    reads = [*(matrix.path for matrix in found), *([] if model is None else model.files)]
-    check_target(target, InputFiles(option="--merge").also(reads), overwrite)
-    matrix, remarks = filled(merge(found), None if model is None else model.tensors, min_rows)
+    matrices = [each if isinstance(each, ImportanceMatrix) else read_imatrix(each) for each in imatrices]
+    reads = [*(matrix.path for matrix in matrices), *([] if model is None else model.files)]
+    check_target(target, NOTHING.also(reads), overwrite)
+    matrix, remarks = filled(merge(matrices), None if model is None else model.tensors, min_rows)
     write_imatrix(matrix, target, overwrite, reads)
     return MergedImatrix(target, matrix, remarks)

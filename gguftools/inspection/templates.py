@@ -33,7 +33,7 @@ class RenderedText:
 
 @dataclass(frozen=True)
 class TemplateReport:
-    """What a file's chat template makes of conversations."""
+    """Conversations rendered with a file's chat template."""
 
     file: Path
     texts: list[RenderedText]
@@ -45,7 +45,7 @@ class TemplateReport:
 
 @dataclass(frozen=True)
 class TemplateComparison:
-    """Conversations of which two chat templates make other texts. differences: by name, lines of a unified diff."""
+    """Conversations that two chat templates render differently. differences: by name, lines of a unified diff."""
 
     file: Path
     other: Path
@@ -75,7 +75,7 @@ def chat_template(source: PathLike | Model, messages: Messages | None = None) ->
 def compare_chat_templates(
     source: PathLike | Model, other: PathLike | Model, messages: Messages | None = None
 ) -> TemplateComparison:
-    """Compare what two files' chat templates make of conversations.
+    """Compare conversations rendered with two files' chat templates.
 
     source: as of `chat_template`; other: also a Hugging Face folder. messages, errors: as of `chat_template`.
     """

@@ -144,7 +144,7 @@ def _check_keys(model: Model) -> Iterator[Problem]:
         if not re.fullmatch(r"[!-~]+", key):
             yield Problem(WARNING, key, "the key has characters other than printable ASCII")
         no_heads = key.endswith(".attention.head_count") and not attends and is_zero(metadata[key])
-        if key != RESERVE_KEY and not no_heads:  # models without attention say so
+        if key != RESERVE_KEY and not no_heads:  # head_count 0 of models without attention
             for message in key_problems(key, None, metadata, model.tensors):
                 yield Problem(ERROR, key, message)
     own = metadata.get("general.architecture")

@@ -59,7 +59,7 @@ def check_vocabulary(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Itera
     yield from _check_special(metadata, texts)
     try:
         tokenizer_from_metadata(metadata).encode(SAMPLE, parse_special=True)
-    except Exception as error:  # ours, or whatever a library raises on a tokenizer.json that it does not like
+    except Exception as error:  # ours, or any exception of a library that rejects a tokenizer.json
         reason = str(error) if isinstance(error, VocabularyError) else f"{type(error).__name__}: {str(error)[:200]}"
         yield WARNING, MODEL, f"cannot be run here: {reason}"
 
@@ -107,7 +107,9 @@ def _check_counts(metadata: Metadata, count: int, tensors: Mapping[str, Tensor])
     if isinstance(stated, int) and stated != count:
         yield ERROR, TOKENS, f"has {count} tokens, but vocab_size is {stated}"
     output = tensors.get("output.weight")
-    if output is not None and output.rows != count and "d2t" not in tensors:  # a draft's, of some tokens
+    if (
+        output is not None and output.rows != count and "d2t" not in tensors
+    ):  # "d2t": a draft with a part of the vocabulary
         yield ERROR, TOKENS, f"has {count} tokens, but output.weight has {output.rows} rows"
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quants import Tensor
 from quants.arguments import PathLike
 from quants.errors import OptionError
 from quants.spelling import did_you_mean
 from quants.tensor import readable
+from runtime.arrays import Doubles
 
 from ..models.contents import streamed_tensors
 from ..models.model import Model, opened
@@ -28,8 +28,6 @@ from ..writing.row_blocks import Progress, over_rows
 LAYER = re.compile(r"^blk\.\d+\.")
 INTEGERS = ("I8", "I16", "I32", "I64")
 SORTS = ("worst", "name", "layer", "rmse", "size")
-
-Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -38,12 +38,12 @@ class InputFiles:
     """List the files that a command reads, which it must not write.
 
     paths: files, and folders, all of whose files but GGUF files count. states: for files that are read until the end,
-    what they were before they were first read. option: the option that names the command's output, for hints.
+    what they were before they were first read. parameter: the one that names the output, for hints.
     """
 
     paths: tuple[Path, ...] = ()
     states: Mapping[Path, State] = field(default_factory=dict)
-    option: str = "-o"
+    parameter: str = "output"
 
     def also(self, paths: Iterable[PathLike | None]) -> "InputFiles":
         """Return these and more paths; None is ignored."""
@@ -65,7 +65,7 @@ class InputFiles:
                 return
             is_read = any(os.path.samestat(info, status) for path in every for status in _files_of(path))
         if is_read:
-            hint = f"name another output with {self.option}"
+            hint = f"name another `{self.parameter}`"
             raise OptionError(f"{target} is read, so it cannot be written", hint)
 
     def check_unchanged(self) -> None:
@@ -91,7 +91,7 @@ def _files_of(path: Path, depth: int = 2) -> Iterator[os.stat_result]:
             yield info
         elif depth:
             for each in path.iterdir():
-                if each.suffix != ".gguf":  # outputs are often beside what they are made of
+                if each.suffix != ".gguf":  # outputs are often next to their source
                     yield from _files_of(each, depth - 1)
 
 
@@ -136,19 +136,19 @@ def check_target(target: Path, reads: InputFiles = NOTHING, overwrite: bool = Fa
         if not target.is_writable:
             raise FileError(f"nothing is written to {target.scheme}:// addresses", hint="name another output")
         if not overwrite and state_of(target) != NO_FILE:
-            raise FileError(f"{target} already exists", hint="pass --overwrite to replace it")
+            raise FileError(f"{target} already exists", hint="pass `overwrite` to replace it")
         return
     if not target.parent.is_dir():
         raise FileError(f"there is no folder {target.parent} to write {target.name} to", hint="create it first")
     if target.is_dir():
         raise FileError(f"{target} is a folder; the name of a file to write was expected")
     reads.check_target(target)
-    left = pending(target)  # what is there when the writing begins: that is undone first
+    left = pending(target)  # of an interrupted run, which is undone first
     is_there = os.path.lexists(target) if left is None else left.name == target.name and left.moved is not None
     if not is_there:
         return
     if not overwrite:
-        raise FileError(f"{target} already exists", hint="pass --overwrite to replace it")
+        raise FileError(f"{target} already exists", hint="pass `overwrite` to replace it")
     if left is not None:
         return
     if not target.is_file():
@@ -158,7 +158,7 @@ def check_target(target: Path, reads: InputFiles = NOTHING, overwrite: bool = Fa
 
 
 @dataclass
-class Unnamed:
+class PendingFile:
     """Hold a file that is being written: open for reading and writing; `path` is None if the system needs no name.
 
     replaced: descriptor of the existing target, locked, or None. reads: files that must be unchanged when it gets its
@@ -178,7 +178,7 @@ class Unnamed:
 @contextmanager
 def new_file(
     target: Path, size: int = 0, *, reads: InputFiles = NOTHING, overwrite: bool = False, locked: int | None = None
-) -> Iterator[Unnamed]:
+) -> Iterator[PendingFile]:
     """Open a new file in the folder of `target`, which the block `publish`es under that name; else it is removed.
 
     A file without a name (Linux) vanishes with the process however that ends; elsewhere it has a temporary name. size:
@@ -193,7 +193,7 @@ def new_file(
         if locked is None and overwrite and target.exists():
             locked = stack.enter_context(held(target))
         try:
-            file = Unnamed(*open_unnamed(target), target, locked, reads)
+            file = PendingFile(*open_pending(target), target, locked, reads)
         except OSError as error:
             raise FileError(f"{target} cannot be written: {error.strerror}") from error
         stack.callback(discard, file)
@@ -206,7 +206,7 @@ def prepare(target: Path) -> None:
     remove_leftovers(target, reserved_names(target.parent))
 
 
-def open_unnamed(target: Path) -> tuple[int, Path | None]:
+def open_pending(target: Path) -> tuple[int, Path | None]:
     """Open a new, locked file in the target's folder; return its descriptor, and its temporary name if it needs one."""
     if hasattr(os, "O_TMPFILE") and Path(PROC_FD.format("")).is_dir():
         with suppress(OSError):  # file systems that can't: overlays, network mounts
@@ -217,12 +217,12 @@ def open_unnamed(target: Path) -> tuple[int, Path | None]:
         path = temporary_name(target)
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o666)
         lock(fd)
-        if is_named(fd, path):  # else another run took it for one that a killed run left
+        if is_named(fd, path):  # else another run removed it as a leftover
             return fd, path
         os.close(fd)
 
 
-def publish(*files: Unnamed) -> None:
+def publish(*files: PendingFile) -> None:
     """Make files durable and give them their names, all or none, the first last.
 
     Inside `published_together`, this is done when that block ends. Raises FileError if another program was faster.
@@ -234,7 +234,7 @@ def publish(*files: Unnamed) -> None:
         group.add(files)
 
 
-def _publish(files: Sequence[Unnamed]) -> None:
+def _publish(files: Sequence[PendingFile]) -> None:
     for file in files:
         if file.replaced is not None:
             keep_mode(file.fd, os.fstat(file.replaced))
@@ -254,7 +254,7 @@ def _publish(files: Sequence[Unnamed]) -> None:
         log.info("wrote %s: %d bytes", file.target, os.fstat(file.fd).st_size)
 
 
-def _check_free(file: Unnamed) -> None:
+def _check_free(file: PendingFile) -> None:
     """Raise FileError if another program wrote the target meanwhile."""
     if file.replaced is None and os.path.lexists(file.target):
         raise _taken(file.target)
@@ -263,11 +263,11 @@ def _check_free(file: Unnamed) -> None:
 
 
 def _taken(target: Path) -> FileError:
-    hint = "another program wrote it meanwhile; pass --overwrite to replace it"
+    hint = "another program wrote it meanwhile; pass `overwrite` to replace it"
     return FileError(f"{target} already exists", hint=hint)
 
 
-def _give_name(file: Unnamed) -> None:
+def _give_name(file: PendingFile) -> None:
     if file.replaced is None:
         try:
             name_new(file)
@@ -283,7 +283,7 @@ def _give_name(file: Unnamed) -> None:
     file.path = None
 
 
-def _give_names(files: Sequence[Unnamed]) -> None:
+def _give_names(files: Sequence[PendingFile]) -> None:
     """Name several files of a folder, all or none."""
     changes = []
     for file in files:
@@ -315,10 +315,10 @@ def _own_manifest(target: Path) -> Path | None:
 class _Group:
     """Collect files that get their names together. then: functions called after that."""
 
-    files: list[Unnamed] = field(default_factory=list)
+    files: list[PendingFile] = field(default_factory=list)
     then: list[Callable[[], None]] = field(default_factory=list)
 
-    def add(self, files: Sequence[Unnamed]) -> None:
+    def add(self, files: Sequence[PendingFile]) -> None:
         """Take over files from writers that close their own descriptors."""
         for file in files:
             replaced = None if file.replaced is None else os.dup(file.replaced)
@@ -328,7 +328,7 @@ class _Group:
 
     def publish(self) -> None:
         """Name the files, of a set its first shard last, and call the waiting functions."""
-        self.files.sort(key=lambda file: file.target)  # they were added in the order in which they were done
+        self.files.sort(key=lambda file: file.target)  # they were added as they were completed
         if self.files:
             with explained(self.files[0].target, sum(os.fstat(file.fd).st_size for file in self.files)):
                 _publish(self.files)
@@ -378,7 +378,7 @@ def when_published(then: Callable[[], None]) -> None:
         group.then.append(then)
 
 
-def name_new(file: Unnamed) -> None:
+def name_new(file: PendingFile) -> None:
     """Give the file its name. Raises FileExistsError if it is taken."""
     if file.path is None:
         _link_open(file.fd, file.target)
@@ -387,7 +387,7 @@ def name_new(file: Unnamed) -> None:
     file.path = None
 
 
-def discard(file: Unnamed) -> None:
+def discard(file: PendingFile) -> None:
     """Close the file, and remove its temporary name if it has one."""
     if file.path is not None:
         file.path.unlink(missing_ok=True)
@@ -402,7 +402,7 @@ def remove_own(fd: int, path: Path) -> None:
 
 
 def _link_open(fd: int, path: Path) -> None:
-    with opened_folder(path.parent) as folder:  # only with one given does Python look through the link in /proc
+    with opened_folder(path.parent) as folder:  # only with dst_dir_fd does Python follow the link in /proc
         os.link(PROC_FD.format(fd), path.name, dst_dir_fd=folder, follow_symlinks=True)
 
 

@@ -80,7 +80,7 @@ def names_in(folder: Path) -> list[str]:
 
 def _remove_leftover(path: Path) -> None:
     """Remove a temporary file or folder, unless its writer has it locked."""
-    with suppress(OSError):  # it is gone, or not ours to open
+    with suppress(OSError):  # it is gone, or may not be opened
         info = path.lstat()
         if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
             return

@@ -38,10 +38,10 @@ def new_folder(
     prepare_folder(target)
     replaces = target.is_dir() and any(target.iterdir())
     if replaces and not overwrite:
-        raise FileError(f"{target} already exists", hint="pass --overwrite to replace its files")
+        raise FileError(f"{target} already exists", hint="pass `overwrite` to replace its files")
     for path in _instead(target, instead or {}, instead or {}) if replaces else ():
         check_target(path, reads, overwrite=True)
-    within = target / target.name if replaces else target  # it may be a file system of its own
+    within = target / target.name if replaces else target  # the folder may be a mount point
     with ExitStack() as stack:
         stack.enter_context(_explained(target))
         made = stack.enter_context(_locked_folder(within))
@@ -103,8 +103,8 @@ def _locked_folder(target: Path) -> Iterator[Path]:
     try:
         yield made
     finally:
-        if made.name not in reserved_names(made.parent):  # else what is in it is needed to end, or undo, what failed
-            shutil.rmtree(made, ignore_errors=True)  # what has its name by now is not there
+        if made.name not in reserved_names(made.parent):  # else recovery needs its files
+            shutil.rmtree(made, ignore_errors=True)  # files with their names are not there any more
         os.close(fd)
 
 

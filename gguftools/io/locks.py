@@ -23,9 +23,9 @@ from quants.errors import FileError
 from .naming import hint_for_absent, hint_for_folder, refuse_store
 from .stores.path import StorePath
 
-WAIT = 2.0  # seconds that others get to finish
+WAIT = 2.0  # seconds to wait for another writer
 STEP = 0.005
-LOOKS = 5  # at a lock that may be another's who looks
+LOOKS = 5  # at a lock, which another reader may hold for a moment
 
 State = FileState
 NO_FILE: State = (0, 0, 0, 0)

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from archs.small_files import hint_for_missing
 from quants.arguments import PathLike
 from quants.errors import FileError
 
@@ -41,7 +42,7 @@ def few(names: Sequence[object]) -> str:
 
 
 def hint_for_absent(path: PathLike) -> str | None:
-    """Return a hint for a path that does not exist: a name or address on the hub, or `-` for standard input."""
+    """Return what to do about a path that does not exist: a name on the hub, standard input, a similar name."""
     text = os.fspath(path)
     if text == "-":
         return "standard input is named /dev/stdin"
@@ -52,7 +53,7 @@ def hint_for_absent(path: PathLike) -> str | None:
         return "only `gguftools convert` reads from the hub: hf://ORG/MODEL"
     if HUB_NAME.fullmatch(text) and not text.endswith(".gguf") and not Path(text).parent.exists():
         return f"`gguftools convert hf://{text}` reads a model from the hub"
-    return None
+    return None if is_url(text) else hint_for_missing(Path(path))
 
 
 def hint_for_folder(folder: Path) -> str:

@@ -23,7 +23,7 @@ from quants.tensor import ReadRows
 
 from .atomic import write_at
 
-STORE_BYTES = 64 << 20  # written between two requests to store it
+STORE_BYTES = 64 << 20  # written between two requests to flush
 COPY_STEP = 1 << 28
 CLONE_BLOCK = 1 << 12  # ranges that begin at multiples of this can share blocks on disk
 CANNOT_COPY_INSIDE = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
@@ -93,7 +93,7 @@ class PositionedOutput:
         # A file system lets one write into a file at a time; threads that wait for it in the kernel burn their cores.
         self._one_writer = threading.Lock()
         self._pending = 0
-        self._begin, self._end = 0, 0  # what was written since the last request lies between these
+        self._begin, self._end = 0, 0  # range written since the last request
 
     def write(self, data: memoryview, offset: int) -> None:
         """Write bytes at `offset`. Raises OSError."""
@@ -105,7 +105,7 @@ class PositionedOutput:
             if self._pending < STORE_BYTES:
                 return
             begin, end, self._pending = self._begin, self._end, 0
-        if hasattr(os, "posix_fadvise"):  # starts writing what is dirty, and drops nothing but what is stored already
+        if hasattr(os, "posix_fadvise"):  # starts to write dirty pages; drops only stored ones
             os.posix_fadvise(self._fd, begin, end - begin, os.POSIX_FADV_DONTNEED)
 
 

@@ -202,7 +202,7 @@ def _undo(replacement: Replacement) -> None:
 
 def _end(replacement: Replacement) -> None:
     folder = replacement.folder
-    _sync(replacement)  # what the journal says is done before it goes
+    _sync(replacement)  # the journal's changes are durable before it is removed
     texts = [text for change in replacement.changes for text in (change.name, change.new) if text]
     for below in sorted({parent for text in texts for parent in Path(text).parents[:-1]}, reverse=True):
         with suppress(OSError):  # it has files
@@ -301,7 +301,7 @@ def _refusal(each: Replacement) -> FileError:
         f"{each.folder / first} and {count - 1} more files were being written when the program was stopped: "
         f"{placed} of {count} have their names, {each.journal.name} lists all"
     )
-    return FileError(problem, "run that command again, or `gguftools set-metadata --recover` (or --roll-back) on one")
+    return FileError(problem, "run it again, or `gguftools set-metadata --recover` on one (--roll-back undoes it)")
 
 
 def settle(target: Path) -> None:
@@ -344,7 +344,7 @@ def _settled(each: Replacement, roll_back: bool) -> str:
     lost = [change.name for change in placed if change.moved and not each.is_moved(change)]
     if roll_back and lost:
         problem = f"the older {folder / lost[0]} is gone, so that this cannot be undone"
-        raise FileError(problem, hint="--recover completes it")
+        raise FileError(problem, hint="`recover` completes it")
     try:
         if roll_back:
             _undo(each)

@@ -35,13 +35,13 @@ class SharedFile(NamedTuple):
         """Write bytes, and return True; return False if the file is not here. Raises FileError if the disk is full."""
         if not self.is_here():
             return False
-        with explained(self.path, self.bytes), seen_when_closed(self.path) as fd:
+        with explained(self.path, self.bytes), reopened(self.path) as fd:
             write_at(fd, data, offset)
         return True
 
 
 @contextmanager
-def seen_when_closed(path: Path) -> Iterator[int]:
+def reopened(path: Path) -> Iterator[int]:
     """Open a file again for writing: on a network mount, others see the bytes when it is closed."""
     fd = os.open(path, os.O_WRONLY)
     try:

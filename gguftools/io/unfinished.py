@@ -11,7 +11,7 @@ from typing import Any
 
 from quants.errors import FileError
 
-from .atomic import Unnamed, discard, explained, name_new, open_unnamed, prepare, publish, remove_own, write_at
+from .atomic import PendingFile, discard, explained, name_new, open_pending, prepare, publish, remove_own, write_at
 from .locks import held, is_named, lock, open_to_lock
 from .naming import refuse_store
 
@@ -25,7 +25,7 @@ def claim(path: Path, head: Mapping[str, Any], key: str, target: Path) -> tuple[
     """
     while True:
         if not os.path.lexists(path):
-            new = Unnamed(*open_unnamed(path), path)
+            new = PendingFile(*open_pending(path), path)
             try:
                 write_at(new.fd, memoryview(json.dumps(head).encode() + b"\n"), 0)
                 os.fsync(new.fd)
@@ -37,7 +37,7 @@ def claim(path: Path, head: Mapping[str, Any], key: str, target: Path) -> tuple[
                 discard(new)
         fd = open_to_lock(path)
         locked = lock(fd)
-        if locked and not is_named(fd, path):  # what had the name is done: its lines are no one's any more
+        if locked and not is_named(fd, path):  # the file that had this name is complete: its lines are obsolete
             os.close(fd)
             continue
         try:
@@ -84,7 +84,7 @@ class Unfinished:
 
     def restart(self, head: Mapping[str, Any]) -> None:
         """Forget what is done."""
-        os.ftruncate(self.fd, 0)  # first: what the list still has is then found nowhere
+        os.ftruncate(self.fd, 0)  # first, so that no listed row is taken for written
         line = json.dumps(head).encode() + b"\n"
         write_at(self.log, memoryview(line), 0)
         os.ftruncate(self.log, len(line))
@@ -96,7 +96,7 @@ class Unfinished:
 
     def publish(self) -> None:
         """Give the file its final name. Raises FileError, OSError."""
-        publish(Unnamed(self.fd, self.path, self.target, self.replaced, keep=True, done=(self.log, self.journal)))
+        publish(PendingFile(self.fd, self.path, self.target, self.replaced, keep=True, done=(self.log, self.journal)))
 
     def abandon(self) -> None:
         """Remove the file and its journal."""
@@ -156,5 +156,5 @@ def _open_own(path: Path, is_ours: bool, sizes: Container[int]) -> int:
         if not is_ours or not stat.S_ISREG(info.st_mode) or info.st_size not in sizes:
             raise FileError(f"{path} is in the way: no run of ours left it", hint="move it, or name another output")
         if info.st_nlink > 1:
-            path.unlink()  # it got its final name already: a kill came before it lost this one
+            path.unlink()  # it has its final name already: the run was killed before this one was removed
     return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)

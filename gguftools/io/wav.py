@@ -13,7 +13,7 @@ from quants.errors import FileError
 
 RATE = 16_000
 FRAMES_AT_ONCE = 1 << 20
-UNKNOWN = 0xFFFFFFFF - 4096  # bytes or more are said by programs that do not know yet how many there will be
+UNKNOWN = 0xFFFFFFFF - 4096  # bytes or more: written by programs that do not know the length yet
 
 
 def read_wav(file: str | Path, rate: int = RATE) -> NDArray[np.float32]:
@@ -38,7 +38,7 @@ def read_wav(file: str | Path, rate: int = RATE) -> NDArray[np.float32]:
     except (OSError, RuntimeError, ValueError, OverflowError) as error:  # of chunks that end beyond what there is
         raise FileError(f"{path} is no WAV file of whole numbers: its chunks don't fit into it", hint) from error
     if frame * len(values) < frame * frames < UNKNOWN:
-        claim = f"it says {frame * frames} bytes of samples, and has {frame * len(values)}"
+        claim = f"its header has {frame * frames} bytes of samples, the file {frame * len(values)}"
         raise FileError(f"{path} is cut off: {claim}")
     if not values.size:
         raise FileError(f"{path} has no samples")

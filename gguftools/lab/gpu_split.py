@@ -33,7 +33,7 @@ from ..writing.pipeline import FilePlan, write_files
 
 ARCHITECTURE = "generic.gpu_index"
 BATCH = 256  # neurons placed together, as PowerInfer's own solver does
-TIME_LIMIT = 30.0  # seconds; what was found until then is used
+TIME_LIMIT = 30.0  # seconds; the best solution until then is used
 MATRICES = ("ffn_gate", "ffn_up", "ffn_down_t", "ffn_down")
 
 Counts = NDArray[np.float64]
@@ -81,7 +81,7 @@ def gpu_split(
     output: PathLike | None = None,
     *,
     batch: int = BATCH,
-    least: int = 0,
+    min_neurons: int = 0,
     overwrite: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> PlacementReport:
@@ -89,8 +89,8 @@ def gpu_split(
 
     activations: folder of activation_N.pt, one a layer. vram: bytes for neurons. model: the GGUF file, for the size of
     a neuron; default the one next to the folder. output: default MODEL.generated.gpuidx, where PowerInfer looks for it.
-    batch: neurons placed together. least: minimum neurons of a layer that gets any. overwrite: replace an existing
-    output. progress(steps done, of how many, the next one).
+    batch: neurons placed together. min_neurons: minimum neurons of a layer that gets any. overwrite: replace an
+    existing output. progress(steps done, of how many, the next one).
     Raises FileError, ModelError, OptionError, GgufToolsError without a solver.
     """
     folder = as_path(activations, "activations")
@@ -109,7 +109,7 @@ def gpu_split(
     check_target(target, reads, overwrite)
     if progress is not None:
         progress(0, 1, f"at most {TIME_LIMIT:.0f} s")
-    placement = place(counts, neuron_bytes(opened.tensors, counts), vram, batch, least)
+    placement = place(counts, neuron_bytes(opened.tensors, counts), vram, batch, min_neurons)
     counted = {f"{ARCHITECTURE}.block_count": len(placement.gpu), "split.vram_capacity": vram}
     metadata = Metadata({"general.architecture": ARCHITECTURE, **counted})
     tensors = [
@@ -131,7 +131,7 @@ def read_activations(folder: Path) -> list[Counts]:
         tensors = list(open_torch(path).values())
         if len(tensors) != 1 or len(tensors[0].shape) != 1 or not tensors[0].size:
             raise FileError(f"{path} holds {len(tensors)} tensors; one vector of counts was expected")
-        is_bits = tensors[0].format.name == "BF16"  # all that numpy knows of it
+        is_bits = tensors[0].format.name == "BF16"  # numpy reads it as raw bits
         values = tensors[0].float32() if is_bits else tensors[0].elements()
         counts = values.reshape(-1).astype(np.float64)
         if not np.isfinite(counts).all() or counts.min() < 0:
@@ -157,19 +157,21 @@ def neuron_bytes(tensors: Mapping[str, Tensor], counts: Sequence[Counts]) -> lis
     return sizes
 
 
-def place(counts: Sequence[Counts], sizes: Sequence[int], vram: int, batch: int = BATCH, least: int = 0) -> Placement:
+def place(
+    counts: Sequence[Counts], sizes: Sequence[int], vram: int, batch: int = BATCH, min_neurons: int = 0
+) -> Placement:
     """Return the placement with the most activations in `vram` bytes. sizes: bytes of a neuron in each layer.
 
     Raises OptionError.
     """
-    if batch < 1 or least < 0 or vram < 0:
-        raise OptionError(f"batches of {batch}, at least {least} neurons a layer, {vram} bytes make no sense")
+    if batch < 1 or min_neurons < 0 or vram < 0:
+        raise OptionError(f"batches of {batch}, at least {min_neurons} neurons a layer, {vram} bytes make no sense")
     orders = [np.argsort(-of_layer, kind="stable") for of_layer in counts]
     starts = [np.arange(0, len(of_layer), batch) for of_layer in counts]
     layer = np.repeat(np.arange(len(counts)), [len(each) for each in starts])
     held = np.concatenate([np.diff([*each, len(c)]) for each, c in zip(starts, counts, strict=True)])
     worth = np.concatenate([np.add.reduceat(c[o], s) for c, o, s in zip(counts, orders, starts, strict=True)])
-    chosen, optimal = _solve(worth, held, layer, np.asarray(sizes), vram, least)
+    chosen, optimal = _solve(worth, held, layer, np.asarray(sizes), vram, min_neurons)
     gpu = []
     for i, order in enumerate(orders):
         mask = np.zeros(len(order), np.bool_)
@@ -182,12 +184,12 @@ def place(counts: Sequence[Counts], sizes: Sequence[int], vram: int, batch: int 
 
 
 def _solve(
-    worth: Counts, held: NDArray[Any], layer: NDArray[Any], sizes: NDArray[Any], vram: int, least: int
+    worth: Counts, held: NDArray[Any], layer: NDArray[Any], sizes: NDArray[Any], vram: int, min_neurons: int
 ) -> tuple[NDArray[np.bool_], bool]:
     """Return which batches are chosen, and whether that is proven optimal.
 
     Unknowns: x of each batch, y of each layer, all 0 or 1. Maximize worth · x with bytes · x ≤ vram; for every layer
-    sum of x ≤ batches * y and neurons · x ≥ least * y.
+    sum of x ≤ batches * y and neurons · x ≥ min_neurons * y.
     """
     try:
         from scipy.optimize import Bounds, LinearConstraint, milp
@@ -202,7 +204,7 @@ def _solve(
         [
             [(held * sizes[layer]).astype(np.float64)[None], None],
             [members, diags(-np.bincount(layer, minlength=layers).astype(np.float64))],
-            [-neurons, diags(np.minimum(least, np.bincount(layer, held, layers)))],
+            [-neurons, diags(np.minimum(min_neurons, np.bincount(layer, held, layers)))],
         ]
     )
     limits = np.concatenate([[float(vram)], np.zeros(2 * layers)])

@@ -19,6 +19,7 @@ from archs.small_files import parse_json
 from quants.arguments import as_count
 from quants.errors import FileError, OptionError, VocabularyError
 
+from ..inspection.templates import TODAY
 from ..metadata.chat_templates import SECONDS, render, special_texts
 from ..models.model import Model
 from .text_tokens import read_text
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from runtime.tokenizer import Tokenizer
 
 AT_ONCE = 64  # texts rendered by one process
-TODAY = "2026-01-01T12:00:00"  # for templates that write the date: the same text whenever it is measured
 ROLE = "assistant"
 MORE = ("tool_calls", "reasoning_content", "thinking")  # of a message, besides its content
 WANTED = 4  # texts for an answer
@@ -197,7 +197,7 @@ def _answer(message: Message, asking: str, before: str, whole: str, going_on: st
         return None
     begin = _common_prefix(asking, whole)
     at = whole.find(content, begin)
-    if at < 0 and not asked:  # what is asked for and what is answered may begin alike
+    if at < 0 and not asked:  # prompt and answer may have a common beginning
         at = whole.find(content, len(before))
     if content and at >= 0 and not (asked and any(message.get(key) for key in MORE)):
         begin = at

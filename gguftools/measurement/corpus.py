@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from runtime.evaluation.divergence import StoredBase
     from runtime.evaluation.windows import Window
 
-    from .bases import SavedBase
+    from .bases.base import SavedBase
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ def stored_base(
 
     Returns None if the file is none; `opened` then reports what is wrong.
     """
-    from .base_reading import open_base
-    from .bases import is_base
-    from .llama_cpp_bases import is_llama_cpp_base, open_llama_cpp_base
+    from .bases.base import is_base
+    from .bases.llama_cpp import is_llama_cpp_base, open_llama_cpp_base
+    from .bases.reading import open_base
 
     if is_base(path):
         saved = open_base(path, base_model=base_model, others=others, threads=thread_count(threads))
@@ -116,7 +116,7 @@ def read_corpus(
     Raises FileError, VocabularyError, and OptionError for a text that is too short and for a base of other texts or
     windows.
     """
-    from .bases import SavedBase
+    from .bases.base import SavedBase
 
     if isinstance(stored, SavedBase):
         return _read_saved(model, texts, n_ctx, stored)
@@ -170,7 +170,7 @@ def _read_stored(
 
 
 def _read_saved(model: Model, texts: Sequence[NamedText], n_ctx: int | None, base: "SavedBase") -> Corpus:
-    from .bases import vocabulary_digest
+    from .bases.base import vocabulary_digest
 
     if n_ctx not in (None, base.n_ctx):
         raise OptionError(f"the base was saved with windows of {base.n_ctx} tokens, not {n_ctx}")

@@ -17,7 +17,7 @@ from ..io.atomic import NOTHING, InputFiles
 from ..io.locks import State, state_of
 from ..models.model import Model, opened
 from ..writing.executors import leaves_process
-from .base_saving import BaseRun, Both, Saving, Writer, adding, base_writer, saving_to
+from .bases.saving import BaseRun, Both, Saving, Writer, adding, base_writer, saving_to
 from .corpus import Corpus, check_tokens, check_vocabulary, read_corpus, stored_base
 from .divergence_figures import file_divergence
 from .divergence_report import DivergenceReport
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from runtime.evaluation.divergence import Base, Predictions, RunningLogits, StoredBase
     from runtime.products.precision import Precision
 
-    from .bases import SavedBase
+    from .bases.base import SavedBase
 
 
 def divergence(
@@ -84,7 +84,7 @@ def _check_purpose(
     executor: Executor | None,
 ) -> None:
     """Raise OptionError if there is nothing to measure, or a base to save that cannot be saved."""
-    from .bases import SavedBase
+    from .bases.base import SavedBase
 
     if not files and (stored is not None or saving is None):
         raise OptionError("there is nothing to compare with the base", "name one or more files after it")
@@ -139,7 +139,7 @@ class _Run:
     def running(self, file: Model) -> "RunningLogits":
         from runtime.evaluation.divergence import RunningLogits
         from runtime.head import output_of
-        from runtime.model import Model as RunningModel
+        from runtime.model import RunningModel
 
         net = RunningModel(file.metadata, file.tensors, threads=self.threads, precision=self.precision)
         return RunningLogits(net.lazy_logits, self.corpus.windows, tokens_at_once(file), output_of(net.network))
@@ -257,7 +257,7 @@ def _corpus(
 def _record(path: PathLike, run: _Run, keep: bool) -> Iterator[ProgressRecord]:
     from runtime.evaluation.divergence import columns
 
-    from .bases import text_digest
+    from .bases.base import text_digest
 
     corpus = run.corpus
     plan = {

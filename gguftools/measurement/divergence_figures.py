@@ -89,7 +89,7 @@ def _worst(
     def text(number: float) -> str:
         try:
             return tokenizer.decode([int(number)])
-        except VocabularyError:  # the matrix is higher than the vocabulary
+        except VocabularyError:  # the matrix has more rows than the vocabulary
             return f"<{int(number)}>"
 
     for row in np.argsort(-kl, kind="stable")[:WORST]:

@@ -7,31 +7,29 @@ each prediction.
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from pickle import dumps, loads
-from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quants.arguments import PathLike
+from runtime.arrays import Doubles
 
 from ..io.locks import state_of
 from ..models.model import Model, opened
 from ..writing.remote_tasks import check_states, tensors_of
 from .corpus import stored_base
 from .perplexity import tokens_at_once
-from .workers import Runnable, description, in_turn, runnable
+from .workers import Runnable, description, in_turn, opened_once, runnable
 
 if TYPE_CHECKING:
     from runtime.evaluation.divergence import Base, RunningLogits
     from runtime.evaluation.windows import Window
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.precision import Precision
 
-Doubles = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
 
@@ -142,9 +140,7 @@ def _figures_of(task: _Task) -> list[Doubles]:
     from runtime.evaluation.windows import Window
     from runtime.head import output_of
 
-    with _OPENING:
-        opened_spec = _opened(task.spec)
-    wide = np.int64
+    opened_spec, wide = _opened(task.spec), np.int64
     windows = [Window(ids.astype(wide), scored.astype(wide), right.astype(wide)) for ids, scored, right in task.windows]
 
     def running(net: "RunningModel", at_once: int) -> "RunningLogits":
@@ -167,10 +163,7 @@ class _Opened:
     threads: int
 
 
-_OPENING = Lock()  # tasks may come in threads of one worker
-
-
-@lru_cache(maxsize=1)
+@opened_once
 def _opened(packed: bytes) -> _Opened:
     spec: WorkerSpec = loads(packed)
     models = {name: (each.model.open(), each.at_once) for name, each in spec.files.items()}

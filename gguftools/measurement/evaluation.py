@@ -5,22 +5,21 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from quants.arguments import PathLike, as_count, as_path
+from quants.arguments import PathLike, as_count, as_path, wrong
 from quants.errors import OptionError
+from runtime.arrays import Doubles
 
 from ..io.atomic import NOTHING, InputFiles
 from ..models.model import Model, opened
-from .evaluation_figures import is_right, score_of
-from .evaluation_report import EvaluationReport, FileScores, Score, TestReport
+from .evaluation_report import EvaluationReport, FileScores, Score, TestReport, is_right, score_of
 from .options import EvaluationOptions
 from .perplexity import Progress
 from .progress_record import ProgressRecord, progress_record
@@ -29,14 +28,12 @@ from .tasks.task import Drawn, Task
 
 if TYPE_CHECKING:
     from runtime.evaluation.choices import Choices
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.tokenizer import Tokenizer
 
 TOKENS_AT_ONCE = 2048  # weights are decoded once for all of them
 TASKS_AT_ONCE = 32
-SEQUENCES = 4  # llama-perplexity's default: the context of so many windows is there for one task
-
-Doubles = NDArray[np.float64]
+SEQUENCES = 4  # llama-perplexity's default: a task may fill so many windows
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ def evaluate(
     how many, score so far). Raises FileError, also for a model that is changed while it is measured, OptionError (no
     benchmark; a task too long), ModelError, VocabularyError.
     """
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.precision import precision_named, products
 
     options = options or EvaluationOptions()
@@ -89,28 +86,26 @@ def evaluate(
     drawn = [each.load(path, options.tasks, options.seed) for each, path in asked]
     nets = [
         RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen) for model in models
-    ]  # one that can't run is found before another has run for an hour
-    parts = [_part(model, net, draw.tasks, n_ctx) for model, net in zip(models, nets, strict=True) for draw in drawn]
+    ]  # fail before another model has run for an hour
+    by_model = [
+        [_part(model, net, draw.tasks, n_ctx) for draw in drawn] for model, net in zip(models, nets, strict=True)
+    ]
+    parts = [part for own in by_model for part in own]
     names = [test.name for test, _ in asked]
     plan = {"measurement": "evaluation", "precision": chosen, "tasks": options.tasks, "seed": options.seed}
     read = [path for model in models for path in model.files]
     reads = NOTHING.also(read).also(path for _, path in asked)
     with _record(options, plan, names, parts, read, reads) as kept:
-        scores = _scores(parts, len(asked), kept, progress)
+        scores = iter(_scores(parts, len(asked), kept, progress))
         for model in models:
             model.origin.reads.check_unchanged()
-    files = [
-        FileScores(str(model.path), dict(zip(names, scores[at : at + len(names)], strict=True)))
-        for model, at in zip(models, range(0, len(parts), len(names)), strict=True)
-    ]
+    files = [FileScores(str(model.path), {name: next(scores) for name in names}) for model in models]
     about = [
         TestReport(each.name, each.title, str(path), draw.available, len(draw.tasks))
         for (each, path), draw in zip(asked, drawn, strict=True)
     ]
     warnings = [f"left out: {remark}" for draw in drawn for remark in draw.left_out]
-    warnings += filter(
-        None, [_context_warning(model, own) for model, own in zip(models, _by_model(parts, names), strict=True)]
-    )
+    warnings += filter(None, map(_context_warning, models, by_model))
     return EvaluationReport(n_ctx, options.seed, chosen, products(chosen), about, files, warnings)
 
 
@@ -139,12 +134,6 @@ def _scores(
     return scores
 
 
-def _by_model(parts: Sequence["_Part"], names: Sequence[str]) -> Iterator[Sequence["_Part"]]:
-    """Yield the parts of each model."""
-    for start in range(0, len(parts), len(names)):
-        yield parts[start : start + len(names)]
-
-
 def _context_warning(model: Model, parts: Sequence["_Part"]) -> str | None:
     """Return a warning if answers with their contexts are longer than the context that the model was trained with."""
     lengths = [max(map(len, task.sequences)) for part in parts for task in part.choices]
@@ -154,7 +143,11 @@ def _context_warning(model: Model, parts: Sequence["_Part"]) -> str | None:
 
 
 def _listed(sources: PathLike | Model | Sequence[PathLike | Model]) -> list[PathLike | Model]:
-    return [sources] if isinstance(sources, (str, os.PathLike, Model)) else list(sources)
+    if isinstance(sources, (str, os.PathLike, Model)):
+        return [sources]
+    if not isinstance(sources, Iterable):
+        raise wrong("sources", sources, "a model, or a list of models,")
+    return list(sources)
 
 
 def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:

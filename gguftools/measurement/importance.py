@@ -7,10 +7,8 @@ from concurrent.futures import Executor
 from contextlib import closing, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from pickle import dumps, loads
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 
 from quants.arguments import PathLike, as_count, as_path
 from quants.errors import GgufToolsError, ModelError, OptionError
+from runtime.arrays import Ids
 
 from ..io.atomic import NOTHING, check_target, output_path
 from ..models.model import Model, opened
@@ -28,18 +27,17 @@ from .importance_state import unfinished_sums
 from .options import ImatrixOptions
 from .perplexity import Progress, windows_at_once
 from .text_tokens import read_text
-from .workers import Runnable, in_turn, runnable
+from .workers import Runnable, in_turn, opened_once, runnable
 
 if TYPE_CHECKING:
     from runtime.evaluation.perplexity import Windows
     from runtime.importance import Sums
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
 
     from .importance_state import State
 
 MAX_SQUARE = 3e38  # what float32 holds
-HEAD = ("output.weight", "token_embd.weight")  # whose importance recipes don't ask for
-Ids = NDArray[np.int64]
+HEAD = ("output.weight", "token_embd.weight")  # which need no importance in recipes
 
 
 @dataclass(frozen=True)
@@ -94,22 +92,18 @@ def imatrix(
     progress(windows done, of how many, 0.0), first with 0. Raises FileError, also for a model that is changed while it
     is measured, OptionError (a text that is too short), ModelError, VocabularyError.
     """
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.precision import precision_named
 
     options = options or ImatrixOptions()
     model, files = opened(source), _files(text)
     reads = [*model.files, *files]
     as_count(options.save_every, "save_every")
-    if options.resume and output is None:
-        raise OptionError("there is no output whose run could be resumed")
-    target = Path("imatrix.gguf") if output is None else output_path(output)
-    if output is not None:
-        check_target(target, NOTHING.also(reads), options.overwrite)
+    target = _target(output, options, reads)
     chosen = precision_named(options.precision)
     texts = [_read(model, file, n_ctx, chunks, options) for file in files]
     net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
-    layers = len(net.next_tokens.layers) if options.nextn else 0  # a model without one is refused before anything runs
+    layers = len(net.next_tokens.layers) if options.nextn else 0  # refuses a model without MTP layers at once
     which = _Measured(net, options.with_output, options.nextn)
     away = options.executor if leaves_process(options.executor) else None
     spec = b"" if away is None else dumps(_WorkerSpec(runnable(model, threads, chosen), which.with_output, which.nextn))
@@ -127,7 +121,7 @@ def imatrix(
             model.origin.reads.check_unchanged()
         except GgufToolsError as error:
             if state is not None and not isinstance(error.__cause__, OSError):
-                state.end()  # another try would end in the same way
+                state.end()  # another try would fail, too
             raise
         names = tuple(file.name for file in files)
         matrix = ImportanceMatrix(target, _entries(progressed.sums), names, total, n_ctx, layers)
@@ -136,6 +130,19 @@ def imatrix(
         if state is not None:
             state.end()
     return matrix
+
+
+def _target(output: PathLike | None, options: ImatrixOptions, reads: Sequence[Path]) -> Path:
+    """Return where to write the matrix. Raises OptionError for nothing to resume, FileError for what may not be
+    there.
+    """
+    if output is None:
+        if options.resume:
+            raise OptionError("there is no output whose run could be resumed")
+        return Path("imatrix.gguf")
+    target = output_path(output)
+    check_target(target, NOTHING.also(reads), options.overwrite)
+    return target
 
 
 def _files(text: PathLike | Sequence[PathLike]) -> list[Path]:
@@ -190,15 +197,10 @@ def _sums_elsewhere(executor: Executor, spec: bytes, batches: Iterator[Ids]) -> 
 
 def _sums_of(task: _Task) -> dict[str, "Sums"]:
     """Compute a task in a worker."""
-    with _OPENING:
-        measured = _opened(task.spec)
-    return _sums(measured, task.ids.astype(np.int64))
+    return _sums(_opened(task.spec), task.ids.astype(np.int64))
 
 
-_OPENING = Lock()  # tasks may come in threads of one worker
-
-
-@lru_cache(maxsize=1)
+@opened_once
 def _opened(spec: bytes) -> _Measured:
     model, with_output, nextn = loads(spec)
     return _Measured(model.open(), with_output, nextn)
@@ -208,7 +210,7 @@ def _sums(measured: _Measured, ids: Ids) -> dict[str, "Sums"]:
     """Return the sums of these windows, ids (windows, n_ctx)."""
     from runtime.importance import Importance
 
-    net = copy(measured.net)  # others may be looking at the same model
+    net = copy(measured.net)  # a copy, as others may observe the same model
     importance = Importance(wanted=lambda name: measured.with_output or name not in HEAD, threads=net.threads)
     net.observe = importance.observe
     read = net.lazy_logits(ids)

@@ -40,7 +40,7 @@ class State:
     file: Unfinished
     windows: int = 0
     sums: dict[str, Arrays] = field(default_factory=dict)
-    _last: tuple[int, int] = (0, 0)  # first byte and bytes of what was written last, which stays as it is
+    _last: tuple[int, int] = (0, 0)  # first byte and bytes of the last save, which the next one keeps
 
     def save(self, windows: int, sums: Mapping[str, "Sums"]) -> None:
         """Save the sums of so many windows."""
@@ -64,7 +64,7 @@ class State:
     def restore(self, lines: Sequence[str]) -> None:
         """Load the sums of the last intact line."""
         for line in reversed(lines):
-            with suppress(ValueError, KeyError, TypeError, OverflowError):  # the line that a kill cut off
+            with suppress(ValueError, KeyError, TypeError, OverflowError):  # a line that was cut off
                 if self._take(json.loads(line)):
                     return
 
@@ -119,4 +119,4 @@ def _check_same(earlier: Mapping[str, Any], head: Mapping[str, Any], target: Pat
     }
     for key, why in reasons.items():
         if earlier.get(key) != head[key]:
-            raise FileError(f"{target} was begun {why}", hint="run it without --resume to start anew")
+            raise FileError(f"{target} was begun {why}", hint="run it without `resume` to start anew")

@@ -4,7 +4,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quants.arguments import PathLike
+from quants.arguments import PathLike, as_count
 
 from .tasks.drawing import SEED
 
@@ -37,12 +37,12 @@ class DivergenceOptions:
 
     chat: texts are conversations (JSONL), of which only answers are scored. precision: as in `PerplexityOptions`.
     base_model: a file with the output matrix of a saved base, if it is not found. save_base: write the base's
-    predictions there: in our small format if the name ends in .gguf (see `bases`), else in llama.cpp's. top_k: of our
-    format, store only so many top tokens. with_output: of our format, store the output matrix, too. overwrite: replace
-    an existing file. record: write each window's figures to this file, and resume from it (and the saved base) after an
-    interruption; it is removed at the end. keep_record: leave it, for a caller that has yet to write the report.
-    executor: its workers, other processes, run the windows, with one thread each unless threads are given; figures are
-    the same to the last bit.
+    predictions there: in our small format if the name ends in .gguf (see `measurement.bases`), else in llama.cpp's.
+    top_k: of our format, store only so many top tokens. with_output: of our format, store the output matrix, too.
+    overwrite: replace an existing file. record: write each window's figures to this file, and resume from it (and the
+    saved base) after an interruption; it is removed at the end. keep_record: leave it, for a caller that has yet to
+    write the report. executor: its workers, other processes, run the windows, with one thread each unless threads are
+    given; figures are the same to the last bit.
     """
 
     chat: bool = False
@@ -93,3 +93,8 @@ class ImatrixOptions:
     resume: bool = False
     overwrite: bool = False
     executor: Executor | None = None
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for a negative number."""
+        as_count(self.skip_chunks, "skip_chunks", 0)
+        as_count(self.save_every, "save_every", 0)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -73,7 +74,7 @@ def perplexities(
     read = InputFiles(states={each.path: state_of(each.path) for each in texts if each.path.is_file()})
     measured: list[Model] = []
     for number, model in enumerate(models):
-        shown = progress and _Part(progress, number, len(models))
+        shown = progress and partial(_shifted, progress, number, len(models))
         try:
             report = perplexity(
                 model, texts, n_ctx=n_ctx, chunks=chunks, threads=threads, options=options, progress=shown
@@ -89,16 +90,9 @@ def perplexities(
     return PerplexityTable(reports, failed)
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Progress of one of several models, assuming that all have as many windows."""
-
-    progress: Progress
-    number: int
-    models: int
-
-    def __call__(self, done: int, total: int, value: float) -> None:
-        self.progress(self.number * total + done, self.models * total, value)
+def _shifted(progress: Progress, number: int, models: int, done: int, total: int, value: float) -> None:
+    """Report progress of one of several models, as if all had as many windows."""
+    progress(number * total + done, models * total, value)
 
 
 def difference(report: PerplexityReport, other: PerplexityReport) -> Difference | None:

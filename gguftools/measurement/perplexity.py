@@ -21,7 +21,7 @@ from .texts import NamedText, Texts, TextWindows, texts_named, windows_of
 
 if TYPE_CHECKING:
     from runtime.evaluation.perplexity import Perplexity, Windows
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
 
 log = logging.getLogger(__name__)
 TOKENS_AT_ONCE = 2048  # of several windows together: weights are decoded once for all of them
@@ -88,7 +88,7 @@ def perplexity(
     model that is changed while it is measured, OptionError (a text that is too short), ModelError, VocabularyError.
     """
     from runtime.evaluation.perplexity import windows
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.precision import precision_named, products
     from runtime.profile import Profile
 
@@ -98,8 +98,7 @@ def perplexity(
     chosen = precision_named(options.precision)
     net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
     if options.sparse:
-        net.use_predictor()  # a file without one is found before anything is compiled
-        net.sparsity = None
+        net.check_predictor()  # before anything is compiled
     plans = [windows(len(each.tokens), n_ctx, chunks=chunks, stride=options.stride) for each in read]
     evaluate = _Evaluation(net, read, plans, windows_at_once(model, n_ctx), progress)
     evaluate.begin()

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
+from runtime.arrays import Doubles
 
 from ..io.atomic import InputFiles, check_target, explained, remove_own, write_at
 from ..io.locks import State, lock, open_to_lock, state_of
@@ -30,8 +30,6 @@ from ..writing.resume import fingerprint
 
 KEY, OUTPUT = "measured", "output"
 ANEW = "delete it to start anew, or name another file"
-
-Doubles = NDArray[np.float64]
 
 
 class ProgressRecord:
@@ -126,7 +124,7 @@ def progress_record(
     for a record of another plan or of changed files, for one that another run is writing, and for a file that is no
     record; OptionError if `path` is an input.
     """
-    check_target(path, replace(reads, option="--record"), overwrite=True)
+    check_target(path, replace(reads, parameter="record"), overwrite=True)
     plan = json.loads(json.dumps(plan))
     head = {KEY: 1, "plan": plan, "files": fingerprint(files), "columns": columns}
     with explained(path, 0):
@@ -154,7 +152,7 @@ def remove_record(path: PathLike | None) -> None:
         return
     fd = open_to_lock(target)
     try:
-        if lock(fd):  # else another run has just begun with it
+        if lock(fd):  # else another run uses it
             remove_own(fd, target)
     finally:
         os.close(fd)

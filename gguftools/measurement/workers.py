@@ -8,7 +8,8 @@ processors to use.
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial, wraps
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from quants.arguments import thread_count
@@ -16,14 +17,14 @@ from quants.errors import FileError, GgufToolsError, OptionError
 
 from ..models.contents import process_source, streamed_tensors
 from ..models.model import Model
-from ..writing.executors import done_elsewhere
+from ..writing.executors import run_on_executor
 from ..writing.remote_tasks import tensors_of
 
 if TYPE_CHECKING:
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.precision import Precision
 
-TEXTS = "tokenizer."  # keys of vocabularies: megabytes, which a run on token ids has no use for
+TEXTS = "tokenizer."  # keys of vocabularies: megabytes that a run on token ids does not need
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -42,9 +43,9 @@ class Runnable:
         """Open the model.
 
         Raises FileError if its files were changed, OptionError if this processor computes products differently from the
-        calling process's, and as `runtime.model.Model` does.
+        calling process's, and as `runtime.model.RunningModel` does.
         """
-        from runtime.model import Model as RunningModel
+        from runtime.model import RunningModel
         from runtime.products.precision import products
 
         if products(self.precision) != self.products:
@@ -75,6 +76,18 @@ def description(model: Model) -> bytes:
     return source.description
 
 
+def opened_once(opener: Callable[[bytes], R]) -> Callable[[bytes], R]:
+    """Return a function that opens a pickled spec and keeps the last one, also for tasks in threads of a worker."""
+    lock, cached = Lock(), lru_cache(maxsize=1)(opener)
+
+    @wraps(opener)
+    def opened(packed: bytes) -> R:
+        with lock:
+            return cached(packed)
+
+    return opened
+
+
 class _Refused(NamedTuple):
     """A worker's error, which is raised when it is its turn, as one process would raise it."""
 
@@ -82,11 +95,11 @@ class _Refused(NamedTuple):
 
 
 def in_turn(executor: Executor, function: Callable[[T], R], tasks: Iterable[T]) -> Generator[tuple[T, R], None, None]:
-    """Yield results as `done_elsewhere` does, in order; an error is raised after the results of the tasks before it."""
+    """Yield results as `run_on_executor`, in order; an error is raised after the results of earlier tasks."""
     attempt: Callable[[T], R | _Refused] = partial(_attempted, function)
-    for task, result in done_elsewhere(executor, attempt, tasks, in_order=True):
+    for task, result in run_on_executor(executor, attempt, tasks, in_order=True):
         if isinstance(result, _Refused):
-            if isinstance(result.error, FileError):  # of a worker's files: with others, the run can go on
+            if isinstance(result.error, FileError):  # of a worker's files: the run can be resumed with others
                 raise result.error from OSError(str(result.error))
             raise result.error
         yield task, result

@@ -40,16 +40,16 @@ def deliberate_differences(metadata: Mapping[str, Any]) -> tuple[Deviation, ...]
 
 
 def notes(metadata: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each of these differences."""
+    """Return a line for each of these differences."""
     name = metadata.get("general.architecture")
     for each in deliberate_differences(metadata):
         yield f"{name}.{each.key}: {each.here}; llama.cpp: {each.llama_cpp} ({each.reason})"
 
 
 def _family(metadata: Mapping[str, Any]) -> Architecture | None:
-    """The architecture of a model's file whose keys have values that they can have."""
-    name, kind = metadata.get("general.architecture"), metadata.get("general.type")
-    if not isinstance(name, str) or kind in NO_MODELS:
+    """Return the architecture of a model's file whose keys have values that they can have."""
+    name, general_type = metadata.get("general.architecture"), metadata.get("general.type")
+    if not isinstance(name, str) or general_type in NO_MODELS:
         return None
     if (draft := draft_of_file(name)) is None and name not in {each.name for each in architectures()}:
         return None

@@ -59,7 +59,7 @@ class Answer:
 def render(
     template: str, conversations: Sequence[Mapping[str, Any]], seconds: float = SECONDS, now: str | None = None
 ) -> list[Answer]:
-    """What a template makes of conversations, each given as the template's variables, "messages" as transformers hands
+    """Render conversations with a template, each given as the template's variables, "messages" as transformers hands
     them to a template.
 
     seconds: of processor time, for all of them. now: the time that it is told, as 2026-01-01T12:00:00; None: the true.
@@ -80,29 +80,29 @@ def normalized_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str,
     """Return messages as transformers gives them to templates: without keys whose value is None, and the reasoning of
     an answer under `reasoning_content` and `thinking`, whichever of REASONING it came under.
     """
-    found = []
+    normalized = []
     for message in messages:
         if not isinstance(message, Mapping):  # the template says what is wrong with it
-            found.append(message)
+            normalized.append(message)
             continue
         kept = {key: value for key, value in message.items() if value is not None}
         if (reasoning := next((kept[key] for key in REASONING if key in kept), None)) is not None:
             kept = {"thinking": reasoning, **kept, "reasoning_content": reasoning}
-        found.append(kept)
-    return found
+        normalized.append(kept)
+    return normalized
 
 
 def special_texts(metadata: Metadata) -> dict[str, str]:
-    """bos_token, eos_token, … as templates know them; of SentencePiece's BPE also those that no key names."""
-    found = {"bos_token": "", "eos_token": ""}  # which llama.cpp always gives
+    """Return bos_token, eos_token, … as templates know them; of SentencePiece's BPE also those that no key names."""
+    texts = {"bos_token": "", "eos_token": ""}  # which llama.cpp always gives
     tokens = metadata.get(TOKENS, ())
     for role in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"):
         number = metadata.get(key := SPECIAL_TOKENS[role])
         if number is None and metadata.get(Keys.Tokenizer.MODEL) == LLAMA:
             number = assumed_id(metadata, key, len(tokens))
         if isinstance(number, int) and 0 <= number < len(tokens):
-            found[f"{role}_token"] = tokens[number] if isinstance(tokens[number], str) else ""
-    return found
+            texts[f"{role}_token"] = tokens[number] if isinstance(tokens[number], str) else ""
+    return texts
 
 
 def rendered(
@@ -112,7 +112,7 @@ def rendered(
     ask_for_answer: bool = True,
     now: str | None = None,
 ) -> str:
-    """A conversation by the file's own template. ask_for_answer: up to where the answer begins.
+    """Render a conversation with the file's own template. ask_for_answer: up to where the answer begins.
 
     Raises VocabularyError for a template that is missing, fails, or refuses the conversation; as `render` does.
     """
@@ -125,7 +125,7 @@ def rendered(
 
 
 def _template_for(metadata: Metadata, tools: Sequence[Mapping[str, Any]] | None) -> str:
-    """The file's default template, or that for tools where some are given. Raises VocabularyError where none is."""
+    """Return the default template, or that for tools where some are given. Raises VocabularyError where none is."""
     template = metadata.get(CHAT_TEMPLATE)
     if tools is not None:
         template = metadata.get(FOR_TOOLS, template)
@@ -140,7 +140,7 @@ def _template_for(metadata: Metadata, tools: Sequence[Mapping[str, Any]] | None)
 
 
 def try_template(template: str, metadata: Metadata) -> list[Answer]:
-    """What a template makes of each of SAMPLES; the first must come through.
+    """Render each of SAMPLES with a template; the first must come through.
 
     Raises VocabularyError where it does not, and as `render` does.
     """
@@ -152,7 +152,7 @@ def try_template(template: str, metadata: Metadata) -> list[Answer]:
 
 
 def remarks(answers: list[Answer], metadata: Metadata) -> Iterator[str]:
-    """What is odd about a template that works, by its answers to SAMPLES."""
+    """Return what is odd about a template that works, by its texts of SAMPLES."""
     for sample, answer in zip(SAMPLES, answers, strict=True):
         if answer.error:
             yield f"with {sample}, the chat template {answer.error}"

@@ -24,13 +24,13 @@ NEEDED = ("block_count", "context_length", "embedding_length", "attention.head_c
 
 
 def is_known(key: str, architectures: Iterable[str]) -> bool:
-    """Whether any program reads the key in a model of one of these architectures."""
+    """Return whether any program reads the key in a model of one of these architectures."""
     return key in _constants() or any(find(key, name) is not None for name in ("", *architectures))
 
 
 @cache
 def _constants() -> tuple[str, ...]:
-    """The keys that the `gguf` package names without a place for something else."""
+    """Return the keys that the `gguf` package names without a place for something else."""
     classes, keys = [Keys], []
     for each in classes:
         members = [value for name, value in vars(each).items() if not name.startswith("_")]
@@ -60,7 +60,7 @@ def check_new_keys(keys: Iterable[str], metadata: Metadata, architecture: Any, n
 
 
 def strange_choice(key: str, value: Value, architecture: str) -> tuple[str, str | None] | None:
-    """What is wrong with a value that is none of those that mean something, and what may be meant."""
+    """Return what is wrong with a value without a meaning, and what may be meant."""
     known_key = find(key, architecture)
     if known_key is None or not known_key.allows(value):
         return None
@@ -75,7 +75,7 @@ def strange_choice(key: str, value: Value, architecture: str) -> tuple[str, str 
 
 
 def _choices(key: str, known_key: Key) -> Collection[str | int]:
-    """All values of a key that mean something; none where they are numbers or free text."""
+    """Return all values of a key that mean something; none where they are numbers or free text."""
     if key == Keys.General.ARCHITECTURE:
         from archs.registry import architectures
 
@@ -101,7 +101,7 @@ def is_chat_template(key: str) -> bool:
 def faults(
     key: str, old: Value | None, metadata: Metadata, tensors: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, str | None]]:
-    """What makes the new value of a key one that the model cannot have, and what may be meant."""
+    """Yield why the model cannot have the new value of a key, and what may be meant."""
     if strange := strange_choice(key, metadata.value(key), architecture_of(metadata)):
         yield strange
     else:
@@ -109,7 +109,7 @@ def faults(
 
 
 def problems(key: str, old: Value | None, metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    """What makes the new value of a key one that the model cannot have; `old` is what it was before."""
+    """Yield why the model cannot have the new value of a key; `old`: the value before."""
     value, architecture = metadata.value(key), architecture_of(metadata)
     if key == RESERVE_KEY:
         yield f"{key!r} is the space for later edits, not a value; its size is given by `reserve`"
@@ -163,9 +163,9 @@ def _model_problems(name: str, key: str, value: Value, metadata: Metadata) -> It
     prefix = key.removesuffix(name)
     known = OF_MODELS.get(name)
     layers = metadata.get(f"{prefix}block_count")
-    further = metadata.get(f"{prefix}nextn_predict_layers", 0)  # layers at the end, which lists may leave out
+    mtp_layers = metadata.get(f"{prefix}nextn_predict_layers", 0)  # layers at the end, which lists may leave out
     listed = known if known is not None and known.per_layer and value.type is ValueType.ARRAY else None
-    if listed and _are_counts(layers, further) and not listed.counts(len(value.data), layers or 0, further):
+    if listed and _are_counts(layers, mtp_layers) and not listed.counts(len(value.data), layers or 0, mtp_layers):
         yield f"{key!r} has {len(value.data)} items; the model has {layers} layers"
     if name in ("attention.head_count", "attention.head_count_kv"):
         heads, groups = (metadata.get(f"{prefix}attention.{each}", 0) for each in ("head_count", "head_count_kv"))
@@ -182,14 +182,14 @@ def _are_counts(*values: Any) -> bool:
 
 
 def removal_problem(key: str, old: Metadata) -> str | None:
-    """Why a key should not be removed or renamed."""
+    """Return why a key should not be removed or renamed."""
     needed = {"general.architecture", *(f"{architecture_of(old)}.{name}" for name in NEEDED)}
     needed |= {Keys.Tokenizer.MODEL, TOKENS} if TOKENS in old and Keys.Tokenizer.MODEL in old else set()
     return f"no program loads a model without {key!r}" if key in needed else None
 
 
 def warning(key: str, old: Value | None, metadata: Metadata) -> str | None:
-    """What the user should hear about a change that is allowed."""
+    """Return a warning of a change that is allowed."""
     if key == "general.architecture":
         before = "" if old is None else old.data
         left = sum(other.startswith(f"{before}.") for other in metadata)
@@ -202,7 +202,7 @@ def warning(key: str, old: Value | None, metadata: Metadata) -> str | None:
 
 
 def type_mismatches(metadata: Metadata, start: str) -> Iterator[tuple[str, str]]:
-    """Keys that begin with `start` and hold another sort of value than they should: key, what is wrong.
+    """Yield keys that begin with `start` and hold a value of a wrong type: key, what is wrong.
 
     Integers of any width are integers, for whoever wants to read a file as far as it goes.
     """

@@ -16,7 +16,7 @@ PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {} impo
 
 
 def ask(module: str, request: Mapping[str, Any], seconds: float) -> tuple[list[Any], str]:
-    """What `serve` of a module answers (a line of JSON each), and why it ended before it was done, "" if it did not.
+    """Return the answers of a module's `serve` (a line of JSON each), and why it ended too early, or "".
 
     seconds: of processor time.
     """
@@ -41,7 +41,7 @@ def ask(module: str, request: Mapping[str, Any], seconds: float) -> tuple[list[A
 
 
 def _exchange(child: subprocess.Popen[bytes], request: bytes) -> bytes:
-    """Write the request, and read what the child answers, but no more than it may."""
+    """Write the request, and read the child's answers up to their limit."""
     assert child.stdin is not None
     assert child.stdout is not None
     with contextlib.suppress(BrokenPipeError):

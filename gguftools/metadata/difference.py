@@ -25,7 +25,7 @@ class KeyDifference:
 
     @property
     def kind(self) -> str:
-        """ "added" (only B has it), "removed" (only A), "changed", "type" (stored as another type)."""
+        """Return "added" (only B has it), "removed" (only A), "changed", "type" (stored as another type)."""
         if self.a is None or self.b is None:
             return "added" if self.a is None else "removed"
         return "changed" if self.a.gguf_type == self.b.gguf_type else "type"
@@ -45,7 +45,7 @@ class KeyDifference:
         return f"equal up to item {count:,}; {lengths}" if len(a.data) != len(b.data) else None
 
     def lines(self) -> Iterator[str]:
-        """The change as a diff: "- " before what was, "+ " before what is, two spaces before what is common."""
+        """Yield the change as a diff: "- " before the old value, "+ " before the new, two spaces before others."""
         a, b = self.a, self.b
         if a is not None and b is not None and self.kind == "changed" and self.old_key is None:
             yield from _inner_lines(self.key, a, b)
@@ -60,7 +60,7 @@ class KeyDifference:
 
 
 def _inner_lines(key: str, a: Value, b: Value) -> Iterator[str]:
-    """Two values of one type: long texts by lines, arrays by the items that differ."""
+    """Yield two values of one type: long texts by lines, arrays by the items that differ."""
     head = f"{key}  {a.gguf_type}"
     if isinstance(a.data, str) and isinstance(b.data, str) and "\n" in a.data + b.data:
         import difflib  # here, because few values are long texts
@@ -82,18 +82,18 @@ def _inner_lines(key: str, a: Value, b: Value) -> Iterator[str]:
 
 
 def _differing_items(a: Value, b: Value, count: int) -> list[int]:
-    """Which of the first `count` items differ; NaN is what NaN was."""
+    """Return which of the first `count` items differ; NaN is what NaN was."""
     if isinstance(a.data, np.ndarray) or isinstance(b.data, np.ndarray):
         x, y = np.asarray(a.data)[:count], np.asarray(b.data)[:count]
-        found: list[int] = np.flatnonzero((x != y) & ~((x != x) & (y != y))).tolist()
-        return found
+        indices: list[int] = np.flatnonzero((x != y) & ~((x != x) & (y != y))).tolist()
+        return indices
     return [i for i, (x, y) in enumerate(zip(plain(a), plain(b), strict=False)) if x != y]
 
 
 def compare_metadata(
     a: Metadata, b: Metadata, ignored: tuple[str, ...] = (), renamed: Mapping[str, str] | None = None
 ) -> Iterator[KeyDifference]:
-    """Keys in A's order, then those that only B has.
+    """Yield differences: keys in A's order, then those that only B has.
 
     ignored: beginnings of keys that don't count. renamed: names in A by those that they have in B.
     """

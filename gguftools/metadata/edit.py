@@ -186,7 +186,7 @@ def _check_store(path: StorePath, options: EditOptions, output: PathLike | None)
 def _edit_file(
     path: Path, target: Path | None, edit: _Edit, overwrite: bool, dry_run: bool, progress: Progress | None
 ) -> EditReport:
-    """Write what changes in a file, or a copy of it with other metadata."""
+    """Change a file, or write a copy of it with other metadata."""
     options = edit.options
     with nullcontext((open_gguf(path), None)) if dry_run or target else open_locked(path) as (opened, lock):
         read = InputFiles(tuple(map(located, options.reads)))
@@ -257,7 +257,7 @@ def recover_edit(path: Path, roll_back: bool = False) -> str:
 
 
 def _kept(value: Value | None) -> Value | None:
-    """The value without reference to the file, whose header may be overwritten."""
+    """Return the value without reference to the file, whose header may be overwritten."""
     if value is None or value.type is not ValueType.ARRAY:
         return value
     return replace(value, data=(np.array if isinstance(value.data, np.ndarray) else list)(value.data))
@@ -283,7 +283,7 @@ def _check(
 
 
 def names_file(template: str) -> bool:
-    """Whether what should be a chat template is the name of one: its @ was forgotten."""
+    """Return whether a chat template is the name of a file: its @ was forgotten."""
     if "{" in template or "\n" in template or "\0" in template or len(template) > LONGEST_NAME:
         return False
     return template.endswith(TEMPLATE_SUFFIXES) or Path(template).is_file()

@@ -44,9 +44,9 @@ class Sight:
         encoder: VisionEncoder | AudioEncoder,
         metadata: Mapping[str, Any],
         tokenizer: Tokenizer,
-        most_tokens: int | None = None,
+        max_tokens: int | None = None,
     ) -> None:
-        """metadata: of the text model. most_tokens: of an image, where the encoder takes images of any size.
+        """metadata: of the text model. max_tokens: of an image, where the encoder takes images of any size.
 
         Raises ModelError for an encoder of another model, or one whose images we do not know to prepare.
         """
@@ -59,7 +59,7 @@ class Sight:
         if encoder.width != width:
             problem = f"the encoder's embeddings are {encoder.width} wide, those of the model {width}"
             raise ModelError(problem, "the mmproj file is of another model")
-        self.encoder, self.metadata, self.tokenizer, self.most_tokens = encoder, metadata, tokenizer, most_tokens
+        self.encoder, self.metadata, self.tokenizer, self.max_tokens = encoder, metadata, tokenizer, max_tokens
         audible = isinstance(encoder, AudioEncoder)
         self.wording = (
             AUDIO_WORDINGS[encoder.projector] if audible else wording_of(encoder.projector, encoder.metadata, tokenizer)
@@ -67,7 +67,7 @@ class Sight:
         self._seen: dict[Any, Seen] = {}
 
     def see(self, image: Source, progress: Progress | None = None) -> Seen:
-        """An image or a sound in embeddings. progress(layers done, of how many).
+        """Return the embeddings of an image or of audio. progress(layers done, of how many).
 
         Raises FileError, OptionError, ModelError.
         """
@@ -83,24 +83,24 @@ class Sight:
     def _heard(self, sound: Source, progress: Progress | None) -> Seen:
         assert isinstance(self.encoder, AudioEncoder)
         samples = read_wav(os.fspath(sound), self.encoder.rate) if isinstance(sound, (str, os.PathLike)) else sound
-        return Seen((Embedded(self.encoder.heard(samples, progress)),))
+        return Seen((Embedded(self.encoder.embed_waveform(samples, progress)),))
 
-    def own_words(self, ids: Sequence[int], token: int, found: Sequence[EmbeddedImage]) -> list[EmbeddedImage]:
-        """What stands for words whose embeddings the encoder's file has (Gemma 3n's `<end_of_audio>`).
+    def own_words(self, ids: Sequence[int], token: int, placed: Sequence[EmbeddedImage]) -> list[EmbeddedImage]:
+        """Return what stands for words whose embeddings the encoder's file has (Gemma 3n's `<end_of_audio>`).
 
-        token: what stands for an image or a sound. found: what has its place already.
+        token: what stands for an image or a sound. placed: what has its place already.
         """
         if self.encoder.projector not in HARD:
             return []
-        return hard_words(self.encoder.weights, ids, len(self.metadata["tokenizer.ggml.tokens"]), found, token)
+        return hard_words(self.encoder.weights, ids, len(self.metadata["tokenizer.ggml.tokens"]), placed, token)
 
     def _looked_at(self, image: Source, progress: Progress | None) -> Seen:
         assert isinstance(self.encoder, VisionEncoder)
-        cut = tiles(self.encoder, open_image(image), self.most_tokens)
+        cut = tiles(self.encoder, open_image(image), self.max_tokens)
         embedded = []
         for i, pixels in enumerate(cut.pixels):
-            told = partial(_tell, progress, i, len(cut.pixels)) if progress else None
-            embedded.append(self.encoder.embedded(pixels, told))
+            tile_progress = partial(_tell, progress, i, len(cut.pixels)) if progress else None
+            embedded.append(self.encoder.embedded(pixels, tile_progress))
         if progress is not None:
             layers = len(cut.pixels) * int(self.encoder.key("block_count"))
             progress(layers, layers)
@@ -113,7 +113,7 @@ Given = Sequence[tuple[Sight, Sequence[Source]]]  # what sees images or hears so
 def read_prompt(
     prompt: str | Sequence[Any], given: Given, progress: Progress | None = None
 ) -> tuple[list[int], list[EmbeddedImage]]:
-    """Ids of a prompt with its images and sounds, and where these stand; a text, or messages for the chat template.
+    """Return the ids of a prompt with images and audio, and where these stand. prompt: a text, or messages.
 
     given: of one tokenizer. Raises FileError, OptionError, ModelError, VocabularyError.
     """
@@ -130,10 +130,10 @@ def read_prompt(
         Media(sight.wording, token, [sight.see(each, progress) for each in sources])
         for (sight, sources), token in zip(given, tokens, strict=True)
     ]
-    ids, found = with_media(text, media, partial(prompt_ids, tokenizer, rendered=not isinstance(prompt, str)))
+    ids, embedded = with_media(text, media, partial(prompt_ids, tokenizer, rendered=not isinstance(prompt, str)))
     for (sight, _), token in zip(given, tokens, strict=True):
-        found += sight.own_words(ids, token, found)
-    return ids, sorted(found, key=lambda each: each.start)
+        embedded += sight.own_words(ids, token, embedded)
+    return ids, sorted(embedded, key=lambda each: each.start)
 
 
 def _check_marks(text: str, given: Given) -> None:
@@ -144,7 +144,7 @@ def _check_marks(text: str, given: Given) -> None:
 
 
 def _rendered(messages: Sequence[Any], given: Given) -> str:
-    """By the chat template: it marks what is part of a message, or that stands in the text."""
+    """Render messages with the chat template, which marks the parts, or whose text has the marks."""
     placed = list(messages)
     for sight, sources in reversed(given):
         marks = (MARKS[sight.part], *((MARKER,) if len(given) == 1 else ()))
@@ -166,20 +166,20 @@ def _tell(progress: Progress, tile: int, count: int, layer: int, layers: int) ->
 
 
 def _placed(messages: Sequence[Message], sight: Sight, count: int, marks: Sequence[str]) -> list[Message]:
-    """Messages with images or sounds as parts: where they are marked, or else first in what the user says last."""
+    """Return messages with images or audio as parts: where they are marked, or first in the user's last message."""
     split = [dict(each) | {"content": _parts(each.get("content"), sight.part, marks)} for each in messages]
-    found = sum(part.get("type") == sight.part for each in split for part in each["content"])
-    if found not in (0, count):
-        raise OptionError(f"{found} {sight.what} are marked in the messages; {count} are given")
+    marked_count = sum(part.get("type") == sight.part for each in split for part in each["content"])
+    if marked_count not in (0, count):
+        raise OptionError(f"{marked_count} {sight.what} are marked in the messages; {count} are given")
     users = [each for each in split if each.get("role") == "user"]
-    if not found and not users:
+    if not marked_count and not users:
         raise OptionError(f"no message is a user's: the {sight.what} have no place", f"mark it by {marks[-1]}")
-    if not found:
+    if not marked_count:
         users[-1]["content"] = [{"type": sight.part}] * count + users[-1]["content"]
     return split
 
 
-def _parts(content: Any, kind: str, marks: Sequence[str]) -> list[Message]:
+def _parts(content: Any, part_type: str, marks: Sequence[str]) -> list[Message]:
     given = [{"type": "text", "text": content}] if isinstance(content, str) else content
     parts: list[Message] = []
     for each in given if isinstance(given, list) else []:
@@ -189,7 +189,7 @@ def _parts(content: Any, kind: str, marks: Sequence[str]) -> list[Message]:
             parts.append(dict(each))
             continue
         for i, text in enumerate(re.split("|".join(map(re.escape, marks)), str(each.get("text", "")))):
-            parts += [{"type": kind}] if i else []
+            parts += [{"type": part_type}] if i else []
             parts += [{"type": "text", "text": text}] if text else []
     return parts
 

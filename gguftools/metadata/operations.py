@@ -171,7 +171,7 @@ class SetSpecialToken:
 
     @property
     def key(self) -> str:
-        """The key of its id. Raises OptionError for an unknown role."""
+        """Return the key of its id. Raises OptionError for an unknown role."""
         if self.role not in SPECIAL_TOKENS:
             hint = did_you_mean(self.role, SPECIAL_TOKENS, f"they are {', '.join(SPECIAL_TOKENS)}")
             raise OptionError(f"there is no special token {self.role!r}", hint)
@@ -181,8 +181,8 @@ class SetSpecialToken:
         number = self._id(metadata)
         types = metadata.get(TOKEN_TYPES, ())
         if number < len(types) and types[number] == TokenType.NORMAL:
-            said = f"token {number}, {quote(metadata[TOKENS][number])}, is an ordinary one, not a control token"
-            conduct.warnings.append(said)
+            warning = f"token {number}, {quote(metadata[TOKENS][number])}, is an ordinary one, not a control token"
+            conduct.warnings.append(warning)
         metadata[self.key] = number
 
     def _id(self, metadata: Metadata) -> int:

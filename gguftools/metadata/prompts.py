@@ -1,4 +1,4 @@
-"""What prompts a user gives: a text, stdin, or a file of several."""
+"""Read the prompts that a user gives: a text, standard input, or a file of several."""
 
 import json
 import sys
@@ -20,33 +20,33 @@ Prompt = str | Sequence[Message]
 
 
 def prompts_of(text: str | None, path: Path | None, chat: bool = False, system: str | None = None) -> list[Prompt]:
-    """One text ("-": what stdin has), or a file's; chat: texts are what a user says, after `system`.
+    """Return one text ("-": standard input), or a file's; chat: as messages of a user, after `system`.
 
     Raises FileError, OptionError for a file without prompts, and a text that is not Unicode.
     """
-    found: list[Prompt] = [read_stdin() if text == "-" else text or ""] if path is None else _of_file(path)
-    for each in found:
+    prompts: list[Prompt] = [read_stdin() if text == "-" else text or ""] if path is None else _of_file(path)
+    for each in prompts:
         if isinstance(each, str):
             check_unicode(each)
-    return [messages(each, system) if chat and isinstance(each, str) else each for each in found]
+    return [messages(each, system) if chat and isinstance(each, str) else each for each in prompts]
 
 
 def texts_of(given: Sequence[str] | None, path: Path | None, pairs: bool = False) -> list[str] | list[tuple[str, str]]:
-    """Texts ("-": what stdin has), a file's, or where neither is given the lines of stdin.
+    """Return texts ("-": standard input), a file's, or where neither is given the lines of stdin.
 
     pairs: each is a query and a document with a tab between. Raises FileError, OptionError for a file without texts,
     one with messages, or no pair, and VocabularyError for a text that is not Unicode.
     """
     if path is not None:
-        found = _of_file(path)
+        prompts = _of_file(path)
     elif given:
-        found = [read_stdin() if each == "-" else each for each in given]
+        prompts = [read_stdin() if each == "-" else each for each in given]
     else:
-        found = [line for line in read_stdin().splitlines() if line.strip()]
-    if not found:
+        prompts = [line for line in read_stdin().splitlines() if line.strip()]
+    if not prompts:
         raise OptionError("stdin has no texts", "one a line is expected")
     texts = []
-    for each in found:
+    for each in prompts:
         if not isinstance(each, str):
             raise OptionError(f"{path} has messages", "a text is expected; `gguftools chat-template` makes it of them")
         check_unicode(each)
@@ -62,7 +62,7 @@ def _pair(number: int, text: str) -> tuple[str, str]:
 
 
 def messages(text: str, system: str | None = None) -> list[Message]:
-    """A conversation in which a user says a text."""
+    """Return a conversation in which a user says a text."""
     first = [] if system is None else [{"role": "system", "content": system}]
     return [*first, {"role": "user", "content": text}]
 
@@ -78,7 +78,7 @@ def read_stdin() -> str:
 
 
 def check_unicode(text: str) -> None:
-    """Raises VocabularyError for halves of characters, as which bytes of a call that are not UTF-8 come."""
+    """Raise VocabularyError for lone surrogates, which stand for bytes that are not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -86,13 +86,13 @@ def check_unicode(text: str) -> None:
 
 
 def conversations(path: Path) -> list[Sequence[Message]]:
-    """Of a file of JSON or JSON lines, each with messages. Raises FileError, OptionError."""
-    found = _of_json(path, _read(path))
-    if not found:
+    """Read a file of JSON or JSON lines, each with messages. Raises FileError, OptionError."""
+    prompts = _of_json(path, _read(path))
+    if not prompts:
         raise OptionError(f"{path} has no conversations", FORM)
-    if any(isinstance(each, str) for each in found):
+    if any(isinstance(each, str) for each in prompts):
         raise OptionError(f"{path} has a text without messages", FORM)
-    return [each for each in found if not isinstance(each, str)]
+    return [each for each in prompts if not isinstance(each, str)]
 
 
 def as_conversations(given: Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
@@ -104,18 +104,18 @@ def as_conversations(given: Sequence[Sequence[Message]]) -> list[Sequence[Messag
 
 def _of_file(path: Path) -> list[Prompt]:
     text = _read(path)
-    found: list[Prompt]
+    prompts: list[Prompt]
     if path.suffix.lower() in (".jsonl", ".json", ".ndjson"):
-        found = _of_json(path, text)
+        prompts = _of_json(path, text)
     else:
-        found = [line for line in text.splitlines() if line.strip()]
-    if not found:
+        prompts = [line for line in text.splitlines() if line.strip()]
+    if not prompts:
         raise OptionError(f"{path} has no prompts", "one a line is expected")
-    return found
+    return prompts
 
 
 def _of_json(path: Path, text: str) -> list[Prompt]:
-    """A file that is one prompt, over several lines perhaps, or has one in each line."""
+    """Read a file that is one prompt, perhaps over several lines, or has one in each line."""
     try:
         whole = parse_json(text)
     except ValueError:
@@ -125,15 +125,15 @@ def _of_json(path: Path, text: str) -> list[Prompt]:
 
 def _of_lines(path: Path, text: str) -> list[Prompt]:
     lines = [(f"line {number} of {path}", line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    found = []
+    prompts = []
     for place, line in lines:
         try:
-            found.append(_prompt(place, parse_json(line)))
+            prompts.append(_prompt(place, parse_json(line)))
         except json.JSONDecodeError as error:
             raise FileError(f"{place} is no JSON", FORM) from error
         except ValueError as error:
             raise FileError(f"{place} cannot be read: {error}", FORM) from error
-    return found
+    return prompts
 
 
 def _prompt(place: str, read: Any) -> Prompt:

@@ -65,7 +65,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
 
 def environment(now: datetime | None = None) -> ImmutableSandboxedEnvironment:
-    """The sandbox with what transformers gives templates. now: what they are told of the time, None for the truth."""
+    """Return the sandbox with what transformers gives templates. now: the time that they see; None for the real one."""
     made = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
     made.filters["tojson"] = _tojson
     made.globals |= {"raise_exception": _refuse, "namespace": _Namespace}
@@ -92,18 +92,18 @@ def serve() -> None:
 
 
 def bounded_request() -> dict[str, Any]:
-    """What is asked for on standard input; from here on this process has little of everything."""
+    """Read the request from standard input; then limit the resources of this process."""
     request: dict[str, Any] = json.load(sys.stdin)
     try:
         import resource
     except ImportError:
         return request
-    for name, most in (*((name, 0) for name in NOTHING), ("RLIMIT_AS", MAX_MEMORY)):
-        kind = getattr(resource, name)
-        _, hard = resource.getrlimit(kind)
-        limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    for name, maximum in (*((name, 0) for name in NOTHING), ("RLIMIT_AS", MAX_MEMORY)):
+        resource_id = getattr(resource, name)
+        _, hard = resource.getrlimit(resource_id)
+        limit = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
         with contextlib.suppress(OSError, ValueError):  # macOS bounds no address space
-            resource.setrlimit(kind, (limit, limit))
+            resource.setrlimit(resource_id, (limit, limit))
     signal.setitimer(signal.ITIMER_PROF, request["seconds"])  # processor time; nothing handles the signal, so it kills
     return request
 
@@ -137,7 +137,7 @@ def _answers(template: str, conversations: list[dict[str, Any]], now: datetime |
 
 
 def _render(template: Template, variables: dict[str, Any]) -> str:
-    """What a template writes, or the beginning of it that is too much."""
+    """Return what a template writes, or the beginning of it that is too much."""
     text = io.StringIO()
     for piece in template.generate(**variables):
         text.write(piece)

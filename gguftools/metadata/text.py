@@ -21,7 +21,7 @@ class ArgumentText(str):
     """A value as typed on a command line: it is read as the type that its key has."""
 
     def __call__(self, gguf_type: GgufType | None) -> Any:
-        """Plain data of a type; None: of the one that it looks like. Raises ValueError."""
+        """Return plain data of a type; None: of the one that it looks like. Raises ValueError."""
         text = str(self)
         if gguf_type is None:
             return _guess(text)
@@ -64,7 +64,7 @@ def _guess(text: str) -> Any:
 
 
 def plain(value: Value) -> Any:
-    """The value as JSON knows it: numpy numbers and lazy arrays become Python's."""
+    """Return the value as JSON knows it: numpy numbers and lazy arrays become Python's."""
     return [_plain_item(item) for item in value.data] if value.type is ValueType.ARRAY else _plain_item(value.data)
 
 

@@ -10,13 +10,13 @@ UNSEEN = re.compile(
 
 
 def visible(text: str, keep: str = "") -> str:
-    """Text that may come from a file, safe on a terminal: what is not seen, or is obeyed, as an escape such as \\x1b.
+    """Make a text of a file safe on a terminal: invisible and control characters become escapes such as \\x1b.
 
     keep: characters that stay as they are.
     """
     if text.isprintable():  # for which all of UNSEEN is not, and which is found out faster
         return text
-    return UNSEEN.sub(lambda found: found[0] if found[0] in keep else escape(found[0]), text)
+    return UNSEEN.sub(lambda match: match[0] if match[0] in keep else escape(match[0]), text)
 
 
 def escape(character: str) -> str:

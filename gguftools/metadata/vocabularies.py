@@ -39,7 +39,7 @@ class VocabularyComparison:
 def compare_vocabularies(
     paths: tuple[Path, Path], metadata: tuple[Metadata, Metadata], tokenizers: tuple[Tokenizer, Tokenizer]
 ) -> VocabularyComparison:
-    """Of a target and a draft. Raises VocabularyError where one has no vocabulary."""
+    """Compare the vocabularies of a target and a draft. Raises VocabularyError where one has no vocabulary."""
     a, b = metadata
     texts_a, texts_b = (vocabulary_texts(*each) for each in zip(paths, metadata, strict=True))
     obstacles: list[str] = []
@@ -74,7 +74,7 @@ def compare_vocabularies(
 
 
 def vocabulary_texts(path: Path, metadata: Metadata) -> list[Any]:
-    """The tokens' texts. Raises VocabularyError where there are none."""
+    """Return the tokens' texts. Raises VocabularyError where there are none."""
     check_types(metadata, "tokenizer.")
     if MODEL not in metadata or TOKENS not in metadata:
         raise VocabularyError(f"{path} has no vocabulary: {MODEL} or {TOKENS} is missing")
@@ -83,7 +83,7 @@ def vocabulary_texts(path: Path, metadata: Metadata) -> list[Any]:
 
 
 def _special_token_conflicts(target: Tokenizer, draft: Tokenizer) -> Iterator[tuple[str, str]]:
-    """Obstacles and their edits: whether tokens are put around a text, and, if so, which they are."""
+    """Yield obstacles and their edits: which tokens are put around a text, if any."""
     for role in ("bos", "eos"):
         adds, draft_adds = (bool(getattr(each, f"add_{role}")) for each in (target, draft))
         number, draft_number = getattr(target, role), getattr(draft, role)

@@ -86,7 +86,7 @@ class Conversation:
 
     @property
     def system(self) -> str | None:
-        """The system message; setting it begins a new conversation."""
+        """Return the system message; setting it starts a new conversation."""
         return self._system
 
     @system.setter
@@ -97,12 +97,12 @@ class Conversation:
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the latest answer ended; None before there is one."""
+        """Return why the latest answer ended; None before there is one."""
         return None if self.generation is None else self.generation.stop_reason
 
     @property
     def tokens_read(self) -> int:
-        """How many tokens of the latest prompt were not in the KV cache."""
+        """Return the number of tokens of the latest prompt that were not in the KV cache."""
         return 0 if self.generation is None else len(self.generation.prompt) - self._prefix.reused
 
     def clear(self) -> None:
@@ -152,7 +152,7 @@ class Conversation:
             self._note(spoken)
 
     def _shown(self, piece: ChatPiece, spoken: list[ChatPiece]) -> Iterator[ChatPiece]:
-        """The piece without control tokens and the space that an answer begins with."""
+        """Yield the piece without control tokens and the space that an answer begins with."""
         text = self._control.sub("", piece.text)
         if not any(each.is_reasoning == piece.is_reasoning for each in spoken):
             text = text.lstrip()
@@ -172,7 +172,7 @@ class Conversation:
         self.messages.append(message | ({"reasoning_content": thought.strip()} if thought.strip() else {}))
 
     def _known(self, prompt: str, ids: list[int], generation: Generation) -> tuple[str, list[int]]:
-        """A text that begins the next prompt, perhaps, and its tokens; nothing where they are not the same."""
+        """Return a text that may begin the next prompt, and its tokens; nothing where they differ."""
         tokens = generation.tokens[:-1] if generation.stop_reason == "end" else generation.tokens
         hidden = not self._marked and not set(tokens).isdisjoint(self._model.tokenizer.control_ids)
         if generation.stop_reason == "stop" or hidden:
@@ -180,7 +180,7 @@ class Conversation:
         return prompt + generation.text, [*ids, *tokens]
 
     def _prompt(self) -> tuple[str, list[int]]:
-        """The conversation up to where the answer begins, as a text and tokens."""
+        """Return the conversation up to where the answer begins, as a text and tokens."""
         from runtime.generation import prompt_ids
 
         tokenizer, (seen, its) = self._model.tokenizer, self._seen
@@ -199,7 +199,7 @@ class Conversation:
         return text, ids
 
     def _options_of_turn(self) -> GenerateOptions:
-        """The options with the cache that is kept, and another seed for each turn."""
+        """Return the options with the cache that is kept, and another seed for each turn."""
         from runtime.sampling.parameters import of_sample
 
         sampling = of_sample(self._options.sampling_for(self._model.metadata), self._turn)
@@ -219,7 +219,7 @@ class Splitter:
         self._held = ""
 
     def add(self, text: str) -> Iterator[ChatPiece]:
-        """What is sure now."""
+        """Yield what is certain now."""
         self._held += text
         if not self._is_reasoning and not self._is_answer:
             begun = self._held.lstrip()
@@ -245,7 +245,7 @@ class Splitter:
             self._held = ""
 
     def end(self) -> Iterator[ChatPiece]:
-        """What was held back."""
+        """Yield what was held back."""
         if self._held:
             yield ChatPiece(self._held, self._is_reasoning)
             self._held = ""

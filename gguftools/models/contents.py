@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 NO_MODELS = {  # by general.type: what such a file is, and what to do with it
     "imatrix": ("an importance matrix", "it is used by `gguftools quantize MODEL RECIPE --imatrix MATRIX`"),
-    "mmproj": ("an encoder for images or sounds", "`gguftools generate MODEL --mmproj TOWER --image PICTURE` reads it"),
+    "mmproj": ("an encoder for images or audio", "`gguftools generate MODEL --mmproj ENCODER --image IMAGE` reads it"),
     "delta": ("a delta between two files", "`gguftools patch apply OLD DELTA -o NEW` makes the new one"),
     "logits-base": ("a base of logits", "`gguftools divergence BASE MODEL` measures a model from it"),
     "adapter": ("an adapter", "`gguftools convert BASE --lora ADAPTER --outtype q8_0` writes a smaller one"),
@@ -75,7 +75,7 @@ class Contents:
 
     @property
     def metadata(self) -> Metadata:
-        """Values by key; setting takes any mapping of plain data or Values."""
+        """Return values by key; setting takes any mapping of plain data or Values."""
         return self._metadata
 
     @metadata.setter
@@ -84,7 +84,7 @@ class Contents:
 
     @property
     def tensors(self) -> Tensors:
-        """Tensors by name, in order; setting takes any mapping of Tensors or arrays, and gives them its names."""
+        """Return tensors by name, in order; setting takes a mapping of Tensors or arrays, and gives them its names."""
         return self._tensors
 
     @tensors.setter
@@ -94,35 +94,35 @@ class Contents:
 
     @property
     def path(self) -> Path:
-        """The file or folder, as it was named; for a model made of arrays, a name."""
+        """Return the file or folder, as it was named; for a model made of arrays, a name."""
         return self.origin.path
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files that its tensors are read from; none for a model made of arrays."""
+        """Return all files that its tensors are read from; none for a model made of arrays."""
         return self.origin.files
 
     @property
     def is_as_opened(self) -> bool:
-        """Whether its tensors are those of the files that it was opened from, none of them made or changed since."""
+        """Return whether its tensors are those of the files that it was opened from, unchanged."""
         opened = self._opened if self.file is None else self.file.tensors
         tensors = self.tensors.data
         return opened is not None and list(opened) == list(tensors) and all(tensors[n] is opened[n] for n in opened)
 
     @property
     def architecture(self) -> str:
-        """`general.architecture`; empty where the metadata does not say."""
+        """Return `general.architecture`; empty where the metadata does not say."""
         name = self.metadata.get("general.architecture", "")
         return name if isinstance(name, str) else ""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors, as they are stored."""
+        """Return the bytes of all tensors, as they are stored."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     @property
     def chat_template(self) -> str | None:
-        """The template that conversations are rendered with; setting None removes it."""
+        """Return the template that conversations are rendered with; setting None removes it."""
         return self.metadata.get(CHAT_TEMPLATE)
 
     @chat_template.setter
@@ -134,13 +134,13 @@ class Contents:
 
     @property
     def context_length(self) -> int | None:
-        """Tokens that the model was made for, if the file says it."""
+        """Return the number of tokens that the model was made for, if the file says it."""
         length = self.metadata.get(f"{self.architecture}.context_length")
         return int(length) if isinstance(length, (int, np.integer)) and length > 0 else None
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Made from the metadata alone: `encode(text)` → ids, `decode(ids)` → text.
+        """Make the tokenizer, from the metadata alone: `encode(text)` → ids, `decode(ids)` → text.
 
         Raises VocabularyError where there is no vocabulary, or one we can't run.
         """
@@ -171,9 +171,9 @@ def _mapping(name: str, given: Any) -> Mapping[str, Any]:
 
 def check_is_model(contents: Contents, *others: str) -> None:
     """Raise FileError for a file that holds no model but something else. others: types that are taken, too."""
-    kind = contents.metadata.get("general.type")
-    if isinstance(kind, str) and kind in NO_MODELS and kind not in others:
-        what, hint = NO_MODELS[kind]
+    general_type = contents.metadata.get("general.type")
+    if isinstance(general_type, str) and general_type in NO_MODELS and general_type not in others:
+        what, hint = NO_MODELS[general_type]
         raise FileError(f"{contents.path} is {what}, not a model", hint)
 
 

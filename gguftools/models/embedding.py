@@ -61,7 +61,7 @@ def embed(
     progress: as of `Model.embed`. Raises as that does, and FileError.
     """
     model = opened_gguf(source)
-    found = model.embed(
+    embeddings = model.embed(
         texts, pooling=pooling, normalize=normalize, truncate=truncate, threads=threads, progress=progress
     )
-    return EmbeddingReport(path_of(source), found, model.files)
+    return EmbeddingReport(path_of(source), embeddings, model.files)

@@ -46,10 +46,10 @@ class GenerationReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data, without log-probabilities that nobody asked for."""
-        found = asdict(self) | {"file": str(self.file)}
-        counts = found.pop("speculation")
-        logprobs = {name: found.pop(name) for name in ("logprobs", "prompt_logprobs")}
-        return {**found, **counts, **{name: value for name, value in logprobs.items() if value is not None}}
+        data = asdict(self) | {"file": str(self.file)}
+        counts = data.pop("speculation")
+        logprobs = {name: data.pop(name) for name in ("logprobs", "prompt_logprobs")}
+        return {**data, **counts, **{name: value for name, value in logprobs.items() if value is not None}}
 
 
 def report_of(generation: Generation, file: Path, interrupted: bool = False) -> GenerationReport:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runtime.generation import Generation
     from runtime.images import EmbeddedImage
     from runtime.kv_cache import CacheType
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.prefill import Progress
     from runtime.prefix_cache import PrefixCache
     from runtime.sampling.grammar import Grammar, GrammarVocabulary
@@ -107,9 +107,9 @@ class GenerateOptions:
             raise OptionError("a stop string is empty")
         as_count(self.n, "n", 1)
         as_count(self.parallel, "parallel", 1)
-        for name, least in LEAST.items():
+        for name, minimum in MINIMUMS.items():
             if getattr(self, name) is not None:
-                as_count(getattr(self, name), name, least)
+                as_count(getattr(self, name), name, minimum)
         if self.best_of is not None:
             as_count(self.best_of, "best_of", self.n)
         self._check_beams()
@@ -136,14 +136,14 @@ class GenerateOptions:
 
     @property
     def texts(self) -> int:
-        """How many texts are written."""
+        """Return the number of texts."""
         if self.beam_width is not None:
             return 1  # at first
         return self.n if self.best_of is None else self.best_of
 
     @property
     def has_media(self) -> bool:
-        """Whether anything of images or sounds is given."""
+        """Return whether images or audio are given."""
         return bool(self.images or self.audio) or self.projector is not None or self.image_tokens is not None
 
     def sampling_for(self, metadata: Metadata) -> Sampling:
@@ -159,7 +159,7 @@ class GenerateOptions:
         return replace(chosen, logprobs=0) if self.best_of is not None and chosen.logprobs is None else chosen
 
 
-LEAST = {"max_tokens": 0, "context": 1, "prompt_logprobs": 0}
+MINIMUMS = {"max_tokens": 0, "context": 1, "prompt_logprobs": 0}
 
 
 def options_of(given: GenerateOptions | Sampling | None, changes: Mapping[str, Any]) -> GenerateOptions:
@@ -174,7 +174,7 @@ def options_of(given: GenerateOptions | Sampling | None, changes: Mapping[str, A
     options = given if isinstance(given, GenerateOptions) else GenerateOptions(sampling=given or {})
     if not changes:
         return options
-    own, of_sampling = ({each.name for each in fields(kind)} for kind in (GenerateOptions, Sampling))
+    own, of_sampling = ({each.name for each in fields(cls)} for cls in (GenerateOptions, Sampling))
     for name in changes.keys() - own - of_sampling:
         raise OptionError(f"no option is called {quote(name)}", did_you_mean(name, own | of_sampling))
     chosen: Any = changes.get("sampling", options.sampling)
@@ -185,25 +185,30 @@ def options_of(given: GenerateOptions | Sampling | None, changes: Mapping[str, A
 
 def truncated(ids: list[int], options: GenerateOptions, context: int | None) -> list[int]:
     """Return the last tokens of a prompt, as many as `truncate_prompt_tokens` asks for."""
-    most = options.truncate_prompt_tokens
-    if most == -1:
+    limit = options.truncate_prompt_tokens
+    if limit == -1:
         if context is None:
             raise OptionError("truncate_prompt_tokens is -1, but the file names no context length", "give context")
-        most = max(1, context - (1 if options.max_tokens is None else max(1, options.max_tokens)))
-    return ids if most is None else ids[-most:]
+        limit = max(1, context - (1 if options.max_tokens is None else max(1, options.max_tokens)))
+    return ids if limit is None else ids[-limit:]
 
 
 def prompt_tokens(
     tokenizer: Tokenizer, metadata: Metadata, prompt: str | Sequence[int] | Sequence[Mapping[str, Any]]
 ) -> list[int]:
-    """Ids of a text, of messages that the file's chat template renders, or those that were given."""
+    """Return the ids of a text, of messages that the file's chat template renders, or those that were given.
+
+    Raises OptionError for what is none of these.
+    """
     from runtime.generation import prompt_ids
 
     if isinstance(prompt, str):
         return prompt_ids(tokenizer, prompt)
+    if not isinstance(prompt, Iterable):
+        raise wrong("prompt", prompt, "a text, messages, or token ids,")
     if messages := [dict(each) for each in prompt if isinstance(each, Mapping)]:
         return prompt_ids(tokenizer, rendered(metadata, messages), rendered=True)
-    return [int(token) for token in prompt if not isinstance(token, Mapping)]
+    return [as_count(token, "a token of prompt", 0) for token in prompt]
 
 
 def generations(
@@ -227,7 +232,7 @@ def generations(
     samplings = [of_sample(options.sampling, i) for i in range(options.texts)]
     samplers = [sampler_of(tokenizer, model.metadata, each, grammar) for each in samplings]
     speculations = _speculations(model, tokenizer, samplers, drafts)
-    first, most, context = speculations[0], options.max_tokens, options.context
+    first, max_tokens, context = speculations[0], options.max_tokens, options.context
     count = options.prompt_logprobs
     if count is not None and (model.encoder_decoder or (first is not None and first.drafter.reads_states)):
         raise OptionError("prompt_logprobs is not possible with an encoder, or a draft that reads the model's states")
@@ -235,7 +240,7 @@ def generations(
         options.cache_type,
         texts=len(samplers),
         progress=options.progress,
-        more=most if most is None or context is None else max(0, min(most, context - len(ids))),
+        more=max_tokens if max_tokens is None or context is None else max(0, min(max_tokens, context - len(ids))),
         back=first.max_tokens if first else 0,
         keep_states=first is not None and first.drafter.reads_states,
         layers=first.drafter.layers if first else (),
@@ -244,7 +249,12 @@ def generations(
     )
     prefill = Prefill(model, ids, wanted, images)
     limits = TextOptions(
-        most, options.stop, context, options.skip_special_tokens, options.include_stop_str_in_output, options.cache_type
+        max_tokens,
+        options.stop,
+        context,
+        options.skip_special_tokens,
+        options.include_stop_str_in_output,
+        options.cache_type,
     )
     return [
         Generation(model, tokenizer, ids, sampler, limits, prefill=prefill, speculation=speculation)
@@ -259,16 +269,16 @@ def by_beams(first: Generation, options: GenerateOptions) -> list[Generation]:
 
     assert options.beam_width is not None
     start = time.perf_counter()
-    found = beam_search(first, BeamOptions(options.beam_width, options.length_penalty, options.early_stopping))
+    beams = beam_search(first, BeamOptions(options.beam_width, options.length_penalty, options.early_stopping))
     first.add_decode_seconds(time.perf_counter() - start - first.prefill_seconds)
     made = [first]
-    for _ in found[1 : options.n]:
+    for _ in beams[1 : options.n]:
         made.append(
             Generation(
                 first.model, first.tokenizer, first.prompt, first.sampler.fork(), first.options, prefill=first.prefill
             )
         )
-    for each, beam in zip(made, found, strict=False):
+    for each, beam in zip(made, beams, strict=False):
         each.adopt(beam.tokens, beam.logprobs)
         for _ in each:
             pass
@@ -278,7 +288,7 @@ def by_beams(first: Generation, options: GenerateOptions) -> list[Generation]:
 def _speculations(
     model: RunningModel, tokenizer: Tokenizer, samplers: Sequence[Sampler], drafts: Drafts
 ) -> Sequence[Speculation | None]:
-    """How each text is drafted."""
+    """Return how each text is drafted."""
     if drafts.by is None:
         if drafts.drafting is not None:
             raise OptionError("drafting is given, and nothing that drafts", "give draft, too")
@@ -291,7 +301,7 @@ def _speculations(
 
 
 def grammar_of(vocabulary: GrammarVocabulary, gbnf: str | None, schema: str | Mapping[str, Any] | None) -> Grammar:
-    """The grammar of one of both: a GBNF text, or a JSON schema."""
+    """Return the grammar of one of both: a GBNF text, or a JSON schema."""
     from runtime.sampling.grammar import grammar_from_gbnf, grammar_from_json_schema
 
     if schema is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from runtime.evaluation.pooling import Embeddings, Text
     from runtime.generation import Generation
     from runtime.images import EmbeddedImage
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.sampling.parameters import Sampling
 
     from ..quantization.imatrix import ImportanceMatrix
+    from ..writing.options import WriteOptions
     from ..writing.report import QuantizeReport
-    from ..writing.row_blocks import Progress
     from .chat import Conversation
 
 
 class Model(Contents):
-    """Metadata and tensors of a model, wherever they come from.
+    """A model as a file has it: typed metadata and tensors, wherever they come from.
 
     metadata: typed, changed like a dict. tensors: read when asked for; changed like a dict. origin: the files that
     values come from. file: of a GGUF file, how it is laid out.
@@ -55,7 +55,7 @@ class Model(Contents):
         options: GenerateOptions | Sampling | None = None,
         **changes: Any,
     ) -> Generation:
-        """Let the model go on with a prompt: iterate for (token, text) as they come.
+        """Generate text from a prompt: iterate for (token, text) as they come.
 
             for token, text in model.generate("It is", temperature=0.7, max_tokens=100):
                 print(text, end="")
@@ -80,7 +80,7 @@ class Model(Contents):
         options: GenerateOptions | Sampling | None = None,
         **changes: Any,
     ) -> list[Generation]:
-        """Write several texts that go on with one prompt, which is read once: as many as the option `n` says.
+        """Generate several texts from one prompt, which is read once: as many as the option `n` says.
 
         They may be iterated over in any order, also by turns. Arguments and errors are those of `generate`.
         """
@@ -117,7 +117,7 @@ class Model(Contents):
     def chat(
         self, options: GenerateOptions | Sampling | None = None, *, system: str | None = None, **changes: Any
     ) -> Conversation:
-        """Begin a conversation: `ask(text)` yields the answer as it comes, and `messages` has all turns.
+        """Start a conversation: `ask(text)` yields the answer as it comes, and `messages` has all turns.
 
         options, changes: as of `generate`, for every answer. system: the system message. Raises VocabularyError where
         the file has no chat template, OptionError for more than one text a turn.
@@ -129,6 +129,7 @@ class Model(Contents):
         if chosen.texts != 1 or chosen.has_media or chosen.beam_width:
             raise OptionError("a conversation has one answer a turn, and no images or sounds", "see `generate`")
         grammar_for(self, chosen.grammar, chosen.json_schema)  # raises now what is wrong with it
+        chosen.sampling_for(self.metadata)
         return Conversation(self, chosen, system)
 
     def embed(
@@ -141,7 +142,7 @@ class Model(Contents):
         threads: int | None = None,
         progress: Callable[[int, int, Any], None] | None = None,
     ) -> Embeddings:
-        """Vectors of texts: `embed(["a text", "another"]).vectors` is float32 (2, width).
+        """Compute embeddings of texts: `embed(["a text", "another"]).vectors` is float32 (2, width).
 
         texts: one or several; with pooling="rank" pairs of a query and a document, which get scores. pooling: "mean",
         "cls" (the first token), "last", "none" (a vector for each token) or "rank"; None for what the file says.
@@ -152,6 +153,8 @@ class Model(Contents):
         """
         from runtime.evaluation.pooling import embeddings
 
+        if not isinstance(texts, Iterable):
+            raise wrong("texts", texts, "a text, or a list of texts,")
         given = [texts] if isinstance(texts, str) else list(texts)
         return embeddings(
             running_model(self, threads),
@@ -169,26 +172,24 @@ class Model(Contents):
             return Drafts(draft, None, options.drafting)
         return drafts_of(self, opened(draft), options.drafting, options.threads)
 
-    def save(  # noqa: PLR0913  # what `quantize` takes, for a model in memory
+    def save(
         self,
         path: PathLike,
         recipe: str | Mapping[str, str] | None = None,
         *,
         rules: Mapping[str, str] | None = None,
         imatrix: PathLike | ImportanceMatrix | None = None,
-        reserve: int = 0,
         allow_requantize: bool = False,
         overwrite: bool = False,
-        threads: int | None = None,
-        progress: Progress | None = None,
+        write: WriteOptions | None = None,
     ) -> QuantizeReport:
         """Write a GGUF file, and return what was written.
 
         recipe: None for every tensor as it is (of a checkpoint: in the type that follows it); a recipe's name, such as
         "Q4_K_M"; or rules alone. rules: regular expression → format, such as {"attn_v": "Q8_0"}: the first that is
-        found in a tensor's name decides. imatrix: an importance matrix or its file. reserve: bytes of slack for later
-        edits. allow_requantize: also encode again what is quantized. overwrite: replace a file that exists, but for
-        those that the model is read from. threads: default all processors. progress(bytes read, of how many, tensor).
+        found in a tensor's name decides. imatrix: an importance matrix or its file. allow_requantize: also
+        encode again what is quantized. overwrite: replace a file that exists, but for those that the model is read
+        from. write: threads, memory, progress, reserve and the like.
         Raises OptionError, FormatError, FileError.
         """
         from ..quantization.options import QuantizeOptions
@@ -202,7 +203,11 @@ class Model(Contents):
             raise wrong("recipe", recipe, "a recipe's name, or rules,")
         if isinstance(recipe, Mapping):
             rules, recipe = {**recipe, **(rules or {})}, None
-        run = WriteOptions(threads, progress=progress, overwrite=overwrite, reserve=reserve, reads=self.origin.reads)
+        run = write or WriteOptions()
+        run.check_used(
+            self.save, "threads", "memory", "progress", "overwrite", "reserve", "reads", "dry_run", "statistics"
+        )
+        run = replace(run, overwrite=overwrite or run.overwrite, reads=self.origin.reads.union(run.reads))
         target = output_path(path, f"{self.path.stem}.gguf")
         outtype = self.origin.outtype if recipe is None else recipe.upper()
         if not rules and (recipe is None or (self.origin.outtype and outtype in FILE_TYPES)):
@@ -220,7 +225,7 @@ class Model(Contents):
         )
 
     def close(self) -> None:
-        """Let go of the files; the tensors are gone then, the metadata stays."""
+        """Close the files: the tensors are gone then, the metadata stays."""
         self.tensors.clear()
         self._kept.clear()
         self.file = None
@@ -251,31 +256,34 @@ def open(source: PathLike) -> Model:
 
 
 def opened(source: PathLike | Model) -> Model:
-    """What a function was given, as a Model. Raises OptionError for what is neither, and as `open` does."""
+    """Return what a function was given, as a Model. Raises OptionError for what is neither, and as `open` does."""
     return source if isinstance(source, Model) else open(source)
 
 
 def opened_gguf(source: PathLike | Model) -> Model:
-    """The same for what is said of files as they are: no checkpoint, which would have to be converted first."""
+    """Return the same of a GGUF file: no checkpoint, which would have to be converted first."""
     if isinstance(source, (str, os.PathLike)):
         return of_file(open_gguf(located(source)))
     return opened(source)
 
 
 def path_of(source: PathLike | Model) -> Path:
-    """The file that a function was given, as it was named."""
-    return source.path if isinstance(source, Model) else located(source)
+    """Return the file that a function was given, as it was named."""
+    if isinstance(source, Model):
+        return source.path
+    as_path(source, "the model")
+    return located(source)
 
 
 def model_of_weights(source: PathLike | Model) -> Model:
-    """The same for what matrices are checked against. Raises FileError for what holds no model."""
+    """Return what a function was given, as a Model with weights. Raises FileError for what holds no model."""
     model = opened(source)
     check_is_model(model)
     return model
 
 
 def stored_file(source: PathLike | Model) -> Path:
-    """The GGUF file to work on byte by byte: the one named, or that holds a Model as it is. Raises OptionError."""
+    """Return the GGUF file to work on: the one named, or that holds a Model as it is. Raises OptionError."""
     if isinstance(source, (str, os.PathLike)):
         return located(source)
     if not isinstance(source, Model):
@@ -300,18 +308,18 @@ def load(source: PathLike | Model, *, threads: int | None = None) -> RunningMode
 
 
 def selected(tensors: Mapping[str, Tensor], pattern: str | None) -> list[Tensor]:
-    """Tensors whose name the regular expression is found in. Raises OptionError for a bad expression or no match."""
+    """Return tensors whose name matches. Raises OptionError for a bad expression or no match."""
     if pattern is None:
         return list(tensors.values())
-    expression = compile_pattern(pattern, "--tensors")
-    found = [t for name, t in tensors.items() if expression.search(name)]
-    if not found:
+    expression = compile_pattern(pattern, "tensors")
+    matching = [t for name, t in tensors.items() if expression.search(name)]
+    if not matching:
         raise OptionError(f"no tensor's name matches {pattern!r}")
-    return found
+    return matching
 
 
 def of_file(file: GgufFile) -> Model:
-    """An open GGUF file as a Model."""
+    """Return an open GGUF file as a Model."""
     parts = of_gguf(file)
     model = of_parts(parts._replace(tensors={}), file)
     model.tensors.data.update(parts.tensors)  # of a hundred thousand, without a look at each
@@ -319,5 +327,5 @@ def of_file(file: GgufFile) -> Model:
 
 
 def of_parts(parts: Parts, file: GgufFile | None = None) -> Model:
-    """What was found in a source, as a Model."""
+    """Return what was found in a source, as a Model."""
     return Model(parts.metadata, parts.tensors, origin=parts.origin, file=file)

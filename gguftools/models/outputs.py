@@ -89,7 +89,7 @@ def planner_of(
     tensors: Mapping[str, Tensor] | None = None,
     only_rules: bool = False,
 ) -> Planner:
-    """What plans a model's outputs, one of each recipe, from its tensors, as `streamed` gives them if not given.
+    """Plan a model's outputs, one of each recipe. tensors: as `streamed_tensors` gives them, if not given.
 
     Raises FileError for no model.
     """
@@ -101,7 +101,6 @@ def planner_of(
     matrix, warnings = usable_matrix(imatrix, options.include_weights, options.exclude_weights)
     stock = in_stock_formats(streamed_tensors(model) if tensors is None else tensors, recipes, model.path)
     layers = without_layers(model.metadata, stock.tensors, options.prune_layers)
-    told = [*warnings, *stock.warnings]
     return Planner(
         model.metadata,
         layers,
@@ -110,7 +109,7 @@ def planner_of(
         options,
         run.reserve,
         run.writes_nothing,
-        warnings=told,
+        warnings=[*warnings, *stock.warnings],
         only_rules=only_rules,
         restated=stock.changed,
     )

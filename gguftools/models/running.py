@@ -12,7 +12,7 @@ from .contents import Contents
 from .generation import Drafts, GenerateOptions, grammar_of
 
 if TYPE_CHECKING:
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.sampling.grammar import Grammar
     from runtime.speculation.assistants import Assistant
     from runtime.speculation.blocks import BlockWriter
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def running_model(contents: Contents, threads: int | None = None) -> RunningModel:
     """Return what computes logits, kept until something of the model changes. Raises ModelError, OptionError."""
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
 
     metadata = contents.metadata
     parts = [threads, *map(metadata.value, metadata), *contents.tensors.data.values()]
@@ -64,10 +64,14 @@ def media_encoders(
 ) -> list[tuple[Sight, Sequence[Any]]]:
     """Return what encodes images and audio for this model, with these; kept as long as the projector is the same."""
     parts = (("images", options.images, options.image_tokens), ("audio", options.audio, None))
-    return [(_encoder(contents, part, projector, most, options.threads), given) for part, given, most in parts if given]
+    return [
+        (_encoder(contents, part, projector, max_tokens, options.threads), given)
+        for part, given, max_tokens in parts
+        if given
+    ]
 
 
-def _encoder(contents: Contents, part: str, projector: Contents, most_tokens: int | None, threads: int | None) -> Sight:
+def _encoder(contents: Contents, part: str, projector: Contents, max_tokens: int | None, threads: int | None) -> Sight:
     from runtime.multimodal.audio import AudioEncoder
     from runtime.multimodal.vision import VisionEncoder
 
@@ -76,9 +80,9 @@ def _encoder(contents: Contents, part: str, projector: Contents, most_tokens: in
     def make() -> Sight:
         type_: type[AudioEncoder | VisionEncoder] = AudioEncoder if part == "audio" else VisionEncoder
         encoder = type_(projector.metadata, projector.tensors, thread_count(threads))
-        return Sight(encoder, contents.metadata, contents.tokenizer, most_tokens)
+        return Sight(encoder, contents.metadata, contents.tokenizer, max_tokens)
 
-    return contents._made(part, [projector, most_tokens, threads, contents.tokenizer], make)
+    return contents._made(part, [projector, max_tokens, threads, contents.tokenizer], make)
 
 
 def draft_reader(draft: Contents, target: RunningModel) -> Reader | Assistant | BlockWriter | None:
@@ -101,11 +105,11 @@ def _check_draft(contents: Contents, draft: Contents) -> None:
     files = [each.file for each in (contents, draft) if each.file is not None and each.is_as_opened]
     if len(files) == 2 and list(files[0].states.values()) == list(files[1].states.values()):
         raise OptionError(f"the draft {draft.path} is the model itself", "a smaller one is needed")
-    found = compare_vocabularies(
+    comparison = compare_vocabularies(
         (contents.path, draft.path), (contents.metadata, draft.metadata), (contents.tokenizer, draft.tokenizer)
     )
-    if found.obstacles:
+    if comparison.obstacles:
         hint = f"`gguftools diff {contents.path} {draft.path} --vocab` says more"
-        if found.edits:
-            hint = f"`gguftools set-metadata {draft.path} {' '.join(found.edits)}` mends it"
-        raise VocabularyError(f"{draft.path} can't draft for {contents.path}: {found.obstacles[0]}", hint)
+        if comparison.edits:
+            hint = f"`gguftools set-metadata {draft.path} {' '.join(comparison.edits)}` mends it"
+        raise VocabularyError(f"{draft.path} can't draft for {contents.path}: {comparison.obstacles[0]}", hint)

@@ -40,7 +40,7 @@ class Parts(NamedTuple):
 
 
 def of_gguf(file: GgufFile) -> Parts:
-    """Of an open GGUF file: its tensors as its map has them."""
+    """Return the parts of an open GGUF file: its tensors as its map has them."""
     shards = tuple(tuple(part.tensors) for part in file.parts)
     recorded = tuple((str(part.path), part.stored) for part in file.parts if part.stored)
     reopen = partial(tensors_of_file, file.path if file.is_stored else file.path.absolute())
@@ -59,7 +59,7 @@ def of_gguf(file: GgufFile) -> Parts:
 
 
 def pread_tensors(file: GgufFile) -> dict[str, Tensor]:
-    """The tensors of a GGUF file, read by system calls instead of through a map. See `files.positioned`."""
+    """Return the tensors of a GGUF file, read by system calls instead of through a map. See `io.positioned`."""
     if file.is_stored:
         return dict(file.tensors)
     tensors = {}
@@ -72,17 +72,17 @@ def pread_tensors(file: GgufFile) -> dict[str, Tensor]:
 
 
 def tensors_of_file(path: Path) -> dict[str, Tensor]:
-    """The tensors of a GGUF file or split set for another process that is told its path."""
+    """Return the tensors of a GGUF file or split set for another process, which knows its path."""
     return pread_tensors(open_gguf(path))
 
 
 def tensors_of_checkpoint(source: str, pre: str | None, target: Path | None = None) -> dict[str, Tensor]:
-    """The same of a checkpoint, as `of_checkpoint` has them."""
+    """Return the same of a checkpoint, as `of_checkpoint` does."""
     return dict(of_checkpoint(source, pre, target=target).tensors)
 
 
 def tensors_of_encoders(source: str) -> dict[str, Tensor]:
-    """The same of a checkpoint's encoders, as `of_encoders` has them."""
+    """Return the same of a checkpoint's encoders, as `of_encoders` does."""
     return dict(of_encoders(source).tensors)
 
 
@@ -111,7 +111,7 @@ def of_checkpoint(
     inspect: Callable[[Metadata, Path], str] | None = None,
     with_encoders: bool = False,
 ) -> Parts:
-    """Of the file that a checkpoint is converted to; small tensors are float32, nothing is read but headers.
+    """Return the parts of the file that a checkpoint becomes; small tensors are float32, nothing is read but headers.
 
     pre: the pre-tokenizer's GGUF name, where the tokenizer's structure does not tell. embed_tokenizer: also keep
     tokenizer.json itself. target: the folder of the model that the checkpoint is a draft for (EAGLE-3).
@@ -191,7 +191,7 @@ def _small_in_float32(planned: Plan) -> dict[str, Tensor]:
 
 
 def _checkpoint(source: PathLike) -> AbstractContextManager[Checkpoint]:
-    """A checkpoint, whose folder may be gone after the block."""
+    """Open a checkpoint, whose folder may be gone after the block."""
     if is_remote(source):
         from ..io.checkpoint.remote import open_remote  # here, because it imports much
 
@@ -202,7 +202,7 @@ def _checkpoint(source: PathLike) -> AbstractContextManager[Checkpoint]:
 
 
 def of_encoders(source: PathLike) -> Parts:
-    """Of the file of a checkpoint's encoders for images and sounds, which is written beside that of its text model.
+    """Return the parts of the file of a checkpoint's image and audio encoders, written next to its text model's.
 
     As of `of_checkpoint`, nothing is read but headers. Raises FileError, ModelError.
     """
@@ -234,7 +234,7 @@ def of_encoders(source: PathLike) -> Parts:
 
 
 def _with_folders(checkpoint: Checkpoint) -> Checkpoint:
-    """With what encoders have in folders of their own. Raises FileError."""
+    """Add what encoders have in folders of their own. Raises FileError."""
     from archs.plans.mmproj import encoders_of
     from archs.small_files import read_json_object
 
@@ -255,7 +255,7 @@ def _with_folders(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _named(checkpoint: Checkpoint) -> str:
-    """What another process opens a checkpoint by."""
+    """Return what another process opens a checkpoint by."""
     if checkpoint.remote:
         name, commit = checkpoint.remote
         return f"{name.partition('@')[0]}@{commit}" if is_pinned(located(name)) else name

@@ -12,7 +12,7 @@ from pathlib import Path
 from quants.format import format_named
 
 NOT_ENCODING = ("quants.errors", "quants.spelling", "quants.arguments", "quants.tensor", "quants.compilation")
-NO_SOURCE = "0" * 64  # of a format whose source nobody has
+NO_SOURCE = "0" * 64  # of a format without source text
 
 
 @cache

@@ -58,7 +58,7 @@ class FileRecord:
     sha256: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "bytes": self.bytes, "sha256": self.sha256}
+        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -78,17 +78,8 @@ class TensorRecord:
     feedback: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        fed = {"feedback": True} if self.feedback else {}
-        return {
-            "name": self.name,
-            "file": self.file,
-            "offset": self.offset,
-            "bytes": self.bytes,
-            "format": self.format,
-            "shape": list(self.shape),
-            "sha256": self.sha256,
-            **fed,
-        }
+        plain = {**vars(self), "shape": list(self.shape)}
+        return plain if self.feedback else {name: value for name, value in plain.items() if name != "feedback"}
 
 
 @dataclass(frozen=True)
@@ -169,7 +160,7 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
         return _stored_object(path, what)
     try:
         if not path.is_file():
-            hint = "`--manifest` of quantize and convert writes one" if what == "manifest" else None
+            hint = "quantize and convert write one with `manifest`" if what == "manifest" else None
             raise FileError(f"there is no {what} {path}", hint)
         size = path.stat().st_size
         if size > MAX_BYTES:

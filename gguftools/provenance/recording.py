@@ -54,7 +54,7 @@ def described_as(source: PathLike | Model, manifest: bool, dry_run: bool) -> Des
     if not isinstance(source, Model):
         return Described(source)
     if source.file is None:
-        problem = f"what {source.path} was made of is not recorded, so that no manifest could say it"
+        problem = f"the source of {source.path} is not recorded, so it cannot have a manifest"
         raise OptionError(problem, "leave out `manifest`, or name the file or folder itself")
     return Described(stored_file(source))
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from archs.metadata import Metadata
-from archs.small_files import check_not_pointer
+from archs.small_files import check_not_pointer, hint_for_missing
 from quants import Tensor, from_array
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
@@ -33,12 +33,12 @@ from .imatrix_statistics import FIGURES, statistics
 from .recipes import layer_of
 
 SUMS, COUNTS, INPUTS, STATISTICS = ".in_sum2", ".counts", ".in_sum", ".stats"
-DEFAULT_CHUNK_SIZE = 512  # tokens; .dat files don't say
+DEFAULT_CHUNK_SIZE = 512  # tokens; .dat files lack it
 MISSING_EXPERTS_ALLOWED = 0.05  # share of a tensor's experts that may be unseen without being an error
 DEAD_COLUMNS = 32  # so many zero weights in a row, aligned, and encoders store a block of zeros
 MAX_NAME_BYTES = 1 << 12
 WARNINGS_SHOWN = 10
-LONGEST_SHOWN = 80  # of a name that may be anything
+LONGEST_SHOWN = 80  # letters of a name in a message
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def read_imatrix(path: PathLike) -> ImportanceMatrix:
         check_not_pointer(path, beginning)
         return _from_gguf(open_gguf(path)) if beginning[:4] == b"GGUF" else _from_dat(path, path.read_bytes())
     except FileNotFoundError:
-        raise FileError(f"there is no file {path}") from None
+        raise FileError(f"there is no file {path}", hint_for_missing(path)) from None
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
 
@@ -276,7 +276,9 @@ def _split_like(entry: Entry, other: Entry) -> Entry:
     return Entry(entry.sums.reshape(experts, -1), np.repeat(entry.counts, experts), inputs)
 
 
-def only(matrix: ImportanceMatrix, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> ImportanceMatrix:
+def select_entries(
+    matrix: ImportanceMatrix, include: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> ImportanceMatrix:
     """Return the entries whose names contain one of `include` (all, if empty) and none of `exclude`.
 
     Raises OptionError if both are given, or if nothing is left.
@@ -338,7 +340,7 @@ def usable_matrix(
             raise OptionError("weights are included or excluded, but there is no importance matrix")
         return None, []
     read = given if isinstance(given, ImportanceMatrix) else read_imatrix(given)
-    matrix = only(read, include, exclude) if include or exclude else read
+    matrix = select_entries(read, include, exclude) if include or exclude else read
     return matrix, check(matrix)
 
 

@@ -53,7 +53,7 @@ def _values(matrix: ImportanceMatrix) -> Iterator[Finding]:
             continue
         shown = str(problem).removeprefix(f"{problem.name}: ")
         if problem.kind == "zero":
-            yield Finding("warning", problem.name, f"never a value in {shown}".replace(" zero columns", " columns"))
+            yield Finding("warning", problem.name, f"no input in {shown}".replace(" zero columns", " columns"))
         else:
             yield Finding("error", problem.name, shown)
     for name, experts in unseen.items():
@@ -130,7 +130,7 @@ def filled(
     of its up projection. min_rows: experts that saw fewer inputs are filled up with the mean of all experts of their
     weight; those that saw none become that mean. Raises OptionError for an invalid number.
     """
-    as_count(min_rows, "min_rows")
+    as_count(min_rows, "min_rows", 0)
     entries, notes = dict(matrix.entries), []
     if tensors is not None:
         for name in _wanted(tensors):

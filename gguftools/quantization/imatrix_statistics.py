@@ -251,19 +251,13 @@ def _gain(sums: _Sums) -> float | None:
 
 def _with_comparison(own: Statistics, sums: _Sums) -> Statistics:
     covariance = sums.covariance / sums.pairs if sums.pairs > 1 else None
-    return Statistics(
-        own.energy,
-        own.mean,
-        own.elements,
-        own.deviation,
-        own.skewness,
-        own.kurtosis,
-        _gain(sums),
-        own.entropy,
-        math.sqrt(sums.differences),
-        sums.cosine,
-        sums.pearson,
-        covariance,
+    return replace(
+        own,
+        gain=_gain(sums),
+        distance=math.sqrt(sums.differences),
+        cosine=sums.cosine,
+        pearson=sums.pearson,
+        covariance=covariance,
     )
 
 

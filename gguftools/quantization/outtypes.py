@@ -74,7 +74,7 @@ def with_file_type(metadata: Metadata, number: int) -> Metadata:
         if key == "general.file_type":
             new[key] = number
             continue
-        own = key.partition(".")[2]  # what a family adds to the keys that every one may write is behind the file type
+        own = key.partition(".")[2]  # keys of one family only follow the file type
         is_common = own in COMMON or own.startswith("rope.scaling.") or key.startswith("general.")
         if "general.file_type" in pending and not is_common:
             new["general.file_type"] = pending.pop("general.file_type")

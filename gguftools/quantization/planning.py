@@ -14,7 +14,7 @@ from archs.values import INTEGERS, value_of
 from quants import Tensor
 from quants.errors import FormatError, OptionError
 
-from ..io.gguf.shards import filled, shard_metadata, shard_paths, without_split_keys
+from ..io.gguf.shards import distribute, shard_metadata, shard_paths, without_split_keys
 from ..metadata.checks import architecture_of, check_new_keys, faults
 from ..writing.items import Floats, Item
 from ..writing.origin import Origin
@@ -188,7 +188,7 @@ class Planner:
         _append(new, "general.file_type", number)
         new = _overridden(new, self.options.overrides)
         if self.matrix is not None:
-            path = self.matrix.path  # as llama.cpp names it; but what folders a machine has is nobody's business
+            path = self.matrix.path  # as llama.cpp names it, but without local folders
             _append(new, "quantize.imatrix.file", _cut(path.name if path.is_absolute() else str(path)))
             if self.matrix.datasets:
                 _append(new, "quantize.imatrix.dataset", _cut(self.matrix.datasets[0]))
@@ -293,7 +293,7 @@ def _fewer_layers(metadata: Metadata, layers: int, kept: Sequence[int]) -> Metad
 def shard(items: Sequence[Item], origin: Origin, layers: PrunedModel, splitting: Splitting) -> list[list[Item]]:
     """Distribute items over files; with `keep`, as in the source. Raises OptionError for contradicting options."""
     if not splitting.keep:
-        return filled(items, lambda item: item.nbytes, splitting.max_bytes, splitting.max_tensors)
+        return distribute(items, lambda item: item.nbytes, splitting.max_bytes, splitting.max_tensors)
     if splitting.max_bytes or splitting.max_tensors:
         raise OptionError("`keep_split` leaves the shards as they are; `max_size` or `max_tensors` would change them")
     if not origin.shards:

@@ -88,7 +88,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("Q2_0", 41, "Q2_0", 2.68, "for models trained with weights of -1, 0, 1, 2"),
         Recipe("Q1_0", 40, "Q1_0", 1.48, "for models trained with binary weights"),
         Recipe("COPY", None, None, 16.0, "every tensor as it is"),
-        Recipe("STOCK", None, None, 16.0, "the formats of forks said in llama.cpp's own, every value kept"),
+        Recipe("STOCK", None, None, 16.0, "convert formats of forks to llama.cpp's, losslessly"),
     )
 }
 
@@ -199,80 +199,18 @@ def visit_order(names: Iterable[str]) -> list[str]:
 
 # What is never quantized, whatever the recipe or the rules. Parts of names, then whole names.
 KEPT_PARTS = re.compile(
-    "|".join(
-        map(
-            re.escape,
-            (
-                "_norm.weight",
-                "ffn_gate_inp.weight",
-                "ffn_gate_tid2eid.weight",
-                "altup",
-                "laurel",
-                "per_layer_model_proj",
-                "ssm_conv1d",
-                "shortconv.conv.weight",
-                "indexer.k_proj.weight",
-                "indexer.q_proj.weight",
-                "attn_rel_b.weight",
-                ".position_embd",
-                "sam.pos_embd",
-                "sam.neck.",
-                "sam.net_",
-                ".rel_pos",
-                ".patch_embd",
-                ".patch_merger",
-                "a.rvq.codebook",
-                "mm.a.code_embd",
-                *(
-                    f"time_mix_{part}.weight"
-                    for part in (
-                        "first",
-                        "w0",
-                        "w1",
-                        "w2",
-                        "v0",
-                        "v1",
-                        "v2",
-                        "a0",
-                        "a1",
-                        "a2",
-                        "g1",
-                        "g2",
-                        "decay_w1",
-                        "decay_w2",
-                        "lerp_fused",
-                    )
-                ),
-            ),
-        )
-    )
+    r"_norm\.weight|ffn_gate_inp\.weight|ffn_gate_tid2eid\.weight|altup|laurel|per_layer_model_proj|ssm_conv1d"
+    r"|shortconv\.conv\.weight|indexer\.[kq]_proj\.weight|attn_rel_b\.weight|\.position_embd|sam\.pos_embd|sam\.neck\."
+    r"|sam\.net_|\.rel_pos|\.patch_embd|\.patch_merger|a\.rvq\.codebook|mm\.a\.code_embd"
+    r"|time_mix_(first|[wva][012]|g[12]|decay_w[12]|lerp_fused)\.weight"
 )
 KEPT_BY_ARCHITECTURE = {
     # Of encoders, which llama-quantize does quantize: llama.cpp's convolutions over frames stop at others than float32,
     # and Gemma 3's last matrix, which it transposes, gives nonsense.
     "clip": re.compile(r"\.conv_dw\.weight|^mm\.input_projection\.weight"),
     "glm5-next": re.compile(
-        "|".join(
-            map(
-                re.escape,
-                (
-                    "hc_",
-                    "indexer.attn_q_b",
-                    "indexer.attn_k",
-                    "indexer.proj",
-                    "indexer_compressor_gate",
-                    "indexer_compressor_ape",
-                    "ssm_f_a.weight",
-                    "ssm_f_b.weight",
-                    "ssm_g_a.weight",
-                    "ssm_g_b.weight",
-                    "ssm_beta.weight",
-                    "attn_kv_a_mqa.weight",
-                    "attn_k_b.weight",
-                    "attn_v_b.weight",
-                ),
-            )
-        )
+        r"hc_|indexer\.attn_q_b|indexer\.attn_k|indexer\.proj|indexer_compressor_gate|indexer_compressor_ape"
+        r"|ssm_[fg]_[ab]\.weight|ssm_beta\.weight|attn_kv_a_mqa\.weight|attn_[kv]_b\.weight"
     ),
 }
 ALWAYS_Q8_0 = {"glm5-next": re.compile(r"attn_q_a|attn_q_b|nextn\.eh_proj")}  # by architecture: 8 bits at least

@@ -63,7 +63,7 @@ def _uninterrupted() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    resource_tracker.ensure_running()  # who starts this process of Python's own has its thread hear of Ctrl-C again
+    resource_tracker.ensure_running()  # starting this helper process unblocks SIGINT in its thread
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -91,7 +91,7 @@ def _connected(dask: Any, address: str) -> Iterator[Any]:
     try:
         asyncio.run(call())
         client = dask.Client(address, timeout=CONNECT_SECONDS)
-    except Exception as error:  # of what speaks something else at that address, any
+    except Exception as error:  # a server with another protocol may cause any error
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         hint = "start one with `dask scheduler`, and workers with `dask worker ADDRESS`"
         raise FileError(f"no scheduler answers at {quote(address)}: {reason}", hint) from error

@@ -31,16 +31,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-LOSSES = 24  # in a row, nothing done between them: then it is not chance
+LOSSES = 24  # in a row without a result between them
 FIRST_WAIT, LONGEST_WAIT = 0.1, 3.0  # seconds before a lost task is sent again
-WATCH = 2.0  # seconds between two looks at a pool that says nothing
-WAKE = 10.0  # seconds that a pool gets to see that it is broken
-LAST_WAIT = 60.0  # seconds that tasks under way get to end when nobody wants them any more
-AHEAD = 2  # tasks under way for each worker
+WATCH = 2.0  # seconds between two checks of a silent pool
+WAKE = 10.0  # seconds that a pool gets to notice that it is broken
+LAST_WAIT = 60.0  # seconds that unneeded running tasks get to end
+AHEAD = 2  # tasks sent per worker
 LOST = (BrokenExecutor, CancelledError, ConnectionError, TimeoutError, EOFError)
-FOREIGN = ("distributed", "ray")  # whose own errors are about workers, unless a task raised them
+FOREIGN = ("distributed", "ray")  # their own errors are about workers, unless a task raised them
 
-# What stands in for pools that broke, as long as whoever made them keeps them: one run sends work again and again.
+# Pools that replace broken ones, as long as the broken one is referenced: a run sends work several times.
 _standing_in: WeakKeyDictionary[Executor, ProcessPoolExecutor] = WeakKeyDictionary()
 _renewing = Lock()
 
@@ -60,7 +60,7 @@ def worker_count(executor: Executor) -> int:
     return known if isinstance(known, int) else os.cpu_count() or 1
 
 
-def intact(executor: Executor) -> Executor:
+def current_executor(executor: Executor) -> Executor:
     """Return the executor itself, or the pool that replaced it after it broke."""
     return _standing_in.get(executor, executor)
 
@@ -75,14 +75,14 @@ def release(executor: Executor) -> None:
 def _renewed(given: Executor, broken: ProcessPoolExecutor) -> Executor:
     """Return a pool like one that broke; another thread may have made it already."""
     with _renewing:
-        if intact(given) is broken:
-            # What a pool was made with, it does not say aloud.
+        if current_executor(given) is broken:
+            # A pool's settings are private.
             pool: Any = broken
             _kill(pool)
             same = {"mp_context": pool._mp_context, "initializer": pool._initializer, "initargs": pool._initargs}
             release(given)
             _standing_in[given] = ProcessPoolExecutor(pool._max_workers, **same)
-        return intact(given)
+        return current_executor(given)
 
 
 class _Sent(NamedTuple):
@@ -97,7 +97,7 @@ class _Work:
     """Track tasks on an executor: those to repeat, those that run, and the pool that replaces a broken one."""
 
     def __init__(self, executor: Executor, function: Callable[[Any], Any], tasks: Iterable[Any]) -> None:
-        self._given, self._executor = executor, intact(executor)
+        self._given, self._executor = executor, current_executor(executor)
         self._function = function
         self._queue = enumerate(tasks)
         self._again: list[tuple[int, Any]] = []
@@ -112,9 +112,9 @@ class _Work:
             try:
                 future = self._executor.submit(self._function, task)
             except Exception as error:
-                # Of a pool that breaks, pipes may be closed before it says so itself.
+                # A breaking pool may close its pipes before it reports that it is broken.
                 closed = isinstance(error, OSError) and isinstance(self._executor, ProcessPoolExecutor)
-                if not is_loss(error) and not closed:
+                if not is_worker_loss(error) and not closed:
                     raise
                 self._again.insert(0, entry)
                 self.lost(BrokenExecutor(_first_line(error)) if closed else error, self._executor)
@@ -132,7 +132,7 @@ class _Work:
             self._losses = 0
             return future.result()
         error = raised(error)
-        if not is_loss(error):
+        if not is_worker_loss(error):
             raise error
         self.lost(error, self.running[future].executor, future)
         return None
@@ -169,7 +169,7 @@ class _Work:
         wait([future for future in self.running if not future.cancel()], LAST_WAIT)
 
 
-def done_elsewhere(
+def run_on_executor(
     executor: Executor, function: Callable[[T], R], tasks: Iterable[T], *, in_order: bool = False
 ) -> Generator[tuple[T, R], None, None]:
     """Call `function(task)` for every task on the executor; yields (task, result) as they are done, or in_order.
@@ -250,7 +250,7 @@ def raised(error: BaseException) -> BaseException:
     return cause if is_wrapped and isinstance(cause, BaseException) else error
 
 
-def is_loss(error: BaseException) -> bool:
+def is_worker_loss(error: BaseException) -> bool:
     """Return True for an error about a worker or its connection, not about the task."""
     return isinstance(error, LOST) or type(error).__module__.partition(".")[0] in FOREIGN
 

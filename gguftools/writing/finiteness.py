@@ -44,7 +44,7 @@ def check_finite(tensor: Tensor, raw: NDArray[np.uint8], first_row: int) -> None
 def check_finite_values(tensor: Tensor, values: NDArray[np.float32], first_row: int) -> None:
     """Raise FormatError for a NaN or infinity in decoded rows."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(np.add.reduce(values, axis=None)):  # no sum of finite numbers is NaN; a huge one is looked at
+        if np.isfinite(np.add.reduce(values, axis=None)):  # an infinite sum may still have finite terms
             return
     places = np.argwhere(~np.isfinite(values))
     if len(places):

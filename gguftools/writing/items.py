@@ -14,7 +14,7 @@ from .finiteness import check_finite, check_finite_values, not_finite
 Floats = NDArray[np.float32]
 
 
-class Ready(NamedTuple):
+class EncodedRows(NamedTuple):
     """Hold rows that were encoded before.
 
     tensor: in the output's format. remark: for the report. made_by: what decided its bytes, for resuming.
@@ -47,7 +47,7 @@ class Item(NamedTuple):
     tensor: Tensor
     format: Format
     importance: Floats | None = None
-    ready: Ready | None = None
+    ready: EncodedRows | None = None
 
     @property
     def is_copy(self) -> bool:

@@ -80,5 +80,5 @@ class WriteOptions:
         """Raise OptionError for an option that the function does not use. names: those that it uses."""
         for name in changed(self):
             if name not in names:
-                problem = f"`{name}` means nothing for {function.__name__}"
+                problem = f"`{name}` has no effect for {function.__name__}"
                 raise OptionError(problem, f"it takes {', '.join(f'`{each}`' for each in names)}")

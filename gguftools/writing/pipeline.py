@@ -31,10 +31,20 @@ from ..io.atomic import InputFiles, published_together
 from ..io.gguf.reader import DEFAULT_ALIGNMENT
 from ..io.gguf.writer import VERSION, Figures, Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
 from ..io.stores.path import StorePath
-from .executors import done_elsewhere, leaves_process
+from .executors import leaves_process, run_on_executor
 from .items import Item, decode_rows, piece, read_rows
 from .options import WriteOptions
-from .remote_tasks import Batch, Job, RowTask, Source, Wanted, Wrote, can_travel, encoded_pieces, perform_batch
+from .remote_tasks import (
+    Batch,
+    FileRows,
+    Job,
+    RowTask,
+    Source,
+    WrittenRows,
+    encoded_pieces,
+    known_to_workers,
+    perform_batch,
+)
 from .resume import PartialGguf, resumable_gguf
 from .row_blocks import BLOCK_VALUES, Progress, RowBlock, batched, over_rows, row_ranges, run_blocks
 
@@ -135,7 +145,7 @@ def write_files(
         writer = _Writer(files, sinks, write.statistics, finite)
         known = (task for task in tasks if None not in writer.known(task))
         resumed = sum(task.nbytes for task in known)
-        in_order = any(isinstance(file.path, StorePath) for file in files)  # what is early is kept until its turn
+        in_order = any(isinstance(file.path, StorePath) for file in files)  # early rows wait in memory
         if executor is not None and leaves_process(executor):
             run = _run_elsewhere(tasks, _sender(writer, write.source), executor, total, threads, report, in_order)
         else:
@@ -156,7 +166,7 @@ def write_files(
 
 def tasks_of(files: Sequence[FilePlan], threads: int, memory: int, statistics: bool) -> list[Task]:
     """Return the tasks that write these files, in the order of the sources: each row is in one. See `write_files`."""
-    made: dict[int, tuple[Tensor, list[tuple[int, int, Item]]]] = {}  # of each source, in the order of the files
+    made: dict[int, tuple[Tensor, list[tuple[int, int, Item]]]] = {}  # by source, in the order of the files
     for number, file in enumerate(files):
         for index, item in enumerate(file.items):
             made.setdefault(id(item.tensor), (item.tensor, []))[1].append((number, index, item))
@@ -195,7 +205,7 @@ def _block_rows(
 ) -> int:
     """Return the rows of a task: few enough for the cache, and for the memory of one of `threads` tasks."""
     encoded = max(item.format.row_bytes(tensor.width) for _, _, item in wanted)
-    arrays = 4 if statistics else 2  # the values, what encoders keep beside them; what was decoded, the difference
+    arrays = 4 if statistics else 2  # values and the encoder's copy; for statistics also decoded values and differences
     row_bytes = tensor.row_bytes + encoded + 4 * tensor.width * arrays
     return max(1, min(BLOCK_VALUES // max(1, tensor.width), memory // threads // max(1, row_bytes)))
 
@@ -212,7 +222,7 @@ def _codecs(files: Sequence[FilePlan], statistics: bool) -> Iterator[Codec]:
 
 
 def _sum_up(item: Item, figures: list[tuple[int, Figures]], statistics: bool) -> TensorStats:
-    figures.sort(key=itemgetter(0))  # for one sum whatever the order
+    figures.sort(key=itemgetter(0))  # so that the sum does not depend on the order
     name, seconds = item.tensor.name, sum(f.seconds for _, f in figures)
     if not statistics:
         return TensorStats(name, seconds=seconds)
@@ -279,12 +289,12 @@ class _Sender:
             return False
         named = self.source is not None and self.source.name_of(task.tensor) is not None
         formats = [item.format for _, _, item in task.wanted if not item.is_copy]
-        return all(map(can_travel, formats if named else [*formats, task.tensor.format]))
+        return all(map(known_to_workers, formats if named else [*formats, task.tensor.format]))
 
     def sent(self, task: Task) -> RowTask:
         """Return the task as it is sent: names, numbers and importance; rows only if workers cannot read them."""
         wanted = tuple(
-            Wanted(
+            FileRows(
                 number,
                 index,
                 None if item.is_copy else item.format.name,
@@ -302,7 +312,7 @@ class _Sender:
         more = raw, tensor.format.name, tensor.width, tensor.origin
         return RowTask(tensor.name, task.start, task.stop, wanted, *more)
 
-    def taken(self, task: Task, sent: RowTask, wrote: Sequence[Wrote]) -> list[Figures]:
+    def taken(self, task: Task, sent: RowTask, wrote: Sequence[WrittenRows]) -> list[Figures]:
         """Note, or write, the results of a task. Returns the figures of each item."""
         known, made = self.writer.known(task), zip(sent.wanted, wrote, strict=True)
         results = []
@@ -341,7 +351,7 @@ def _run_elsewhere(
             under_way[id(sent)] = batch
             yield sent
 
-    for sent, results in done_elsewhere(executor, perform_batch, batches(), in_order=in_order):
+    for sent, results in run_on_executor(executor, perform_batch, batches(), in_order=in_order):
         for task, each, wrote in zip(under_way.pop(id(sent)), sent.tasks, results, strict=True):
             yield task, sender.taken(task, each, wrote)
             done += task.nbytes

@@ -66,7 +66,7 @@ class Job:
         return pickle.dumps((self.source, self.files, self.swapped, self.statistics, self.finite))
 
 
-class Wanted(NamedTuple):
+class FileRows(NamedTuple):
     """Describe what one file needs of a task's rows.
 
     file, place: numbers of the file, and of the tensor in it. format: None to copy. offset: in the file. tail: bytes
@@ -90,14 +90,14 @@ class RowTask(NamedTuple):
     name: str
     start: int
     stop: int
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[FileRows, ...]
     raw: NDArray[np.uint8] | None = None
     format: str = ""
     width: int = 0
     origin: str = ""
 
 
-class Wrote(NamedTuple):
+class WrittenRows(NamedTuple):
     """Report written rows. crc: crc32 of their bytes. data: the bytes, if the worker could not write them."""
 
     figures: Figures
@@ -112,12 +112,12 @@ class Batch(NamedTuple):
     tasks: tuple[RowTask, ...]
 
 
-def can_travel(form: Format) -> bool:
+def known_to_workers(form: Format) -> bool:
     """Return True if another process finds the format by its name."""
     return formats().get(form.name) is form
 
 
-def perform_batch(batch: Batch) -> list[list[Wrote]]:
+def perform_batch(batch: Batch) -> list[list[WrittenRows]]:
     """Do tasks in this process: read, encode, write. Returns, for each task, what was written for each file.
 
     Raises FileError for a source that is another one here, and what reading and encoding raises.
@@ -174,7 +174,7 @@ def _measured(piece: Piece, values: NDArray[Any], encoded: NDArray[np.uint8], se
     return Figures(*deviation(piece.format.decode(encoded), values), seconds)
 
 
-def _perform(job: Job, task: RowTask) -> Iterator[Wrote]:
+def _perform(job: Job, task: RowTask) -> Iterator[WrittenRows]:
     tensor = _tensor(job, task)
     pieces = [_piece(tensor, wanted) for wanted in task.wanted]
     made = encoded_pieces(tensor, task.start, task.stop, pieces, job.statistics, job.finite)
@@ -183,7 +183,7 @@ def _perform(job: Job, task: RowTask) -> Iterator[Wrote]:
         crc, file = zlib.crc32(raw.reshape(-1).data), job.files[wanted.file]
         data = raw.reshape(-1) if wanted.tail is None else np.concatenate((raw.reshape(-1), wanted.tail))
         written = file is not None and file.write(data.data, wanted.offset)
-        yield Wrote(figures, crc, None if written else raw)
+        yield WrittenRows(figures, crc, None if written else raw)
 
 
 def _tensor(job: Job, task: RowTask) -> Tensor:
@@ -200,7 +200,7 @@ def _tensor(job: Job, task: RowTask) -> Tensor:
     return Tensor(task.name, (task.stop, task.width), format_named(task.format), read, task.origin)
 
 
-def _piece(tensor: Tensor, wanted: Wanted) -> Piece:
+def _piece(tensor: Tensor, wanted: FileRows) -> Piece:
     if wanted.format is None:
         return Piece(tensor.format, True)
     form = format_named(wanted.format)

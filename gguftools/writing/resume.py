@@ -32,7 +32,7 @@ from ..io.stores.store import can_resume
 from ..io.unfinished import Unfinished, is_list, unfinished
 
 PARTIAL, JOURNAL = ".partial", ".journal"
-ENCODED, SEARCHED = ".encoded", ".search"  # of what is done before the output is begun
+ENCODED, SEARCHED = ".encoded", ".search"  # suffixes of work before the output is begun
 KEY = "gguftools"  # of the first line of a journal
 ANEW = "run it without `resume` to start anew"
 READ_BACK = 1 << 24  # bytes verified at a time
@@ -209,7 +209,7 @@ def resumable(
                 yield file, entries or []
                 file.publish()
         except GgufToolsError as error:
-            if not isinstance(error.__cause__, OSError):  # nothing that another try with this source could mend
+            if not isinstance(error.__cause__, OSError):  # another try with this source would fail again
                 file.abandon()
             raise
 

@@ -14,11 +14,11 @@ from ..io.atomic import check_target
 from ..io.gguf.shards import is_first_of_set
 from ..io.gguf.uploads import make_way
 from ..io.stores.path import StorePath
-from .executors import done_elsewhere, leaves_process
+from .executors import leaves_process, run_on_executor
 from .items import Floats, Item
 from .options import WriteOptions
 from .pipeline import FilePlan, Resumable, TensorStats, WriteResult, write_files
-from .remote_tasks import Source, can_travel, tensors_of
+from .remote_tasks import Source, known_to_workers, tensors_of
 
 
 class NamedItem(NamedTuple):
@@ -61,7 +61,7 @@ def are_written_elsewhere(files: Sequence[FilePlan], executor: Executor | None, 
 
 def _is_named(item: Item, source: Source) -> bool:
     is_there = item.ready is None and source.name_of(item.tensor) is not None
-    return is_there and (item.is_copy or can_travel(item.format))
+    return is_there and (item.is_copy or known_to_workers(item.format))
 
 
 def write_files_elsewhere(
@@ -88,7 +88,7 @@ def write_files_elsewhere(
     results: dict[int, list[TensorStats]] = {}
     number = {id(task): n for n, task in enumerate(tasks)}
     for some in (tasks[1:], tasks[:1]):
-        for task, stats in done_elsewhere(executor, write_whole, some):
+        for task, stats in run_on_executor(executor, write_whole, some):
             results[number[id(task)]] = stats
             if write.progress is not None:
                 write.progress(sum(sizes[n] for n in results), sum(sizes), task.path.name)

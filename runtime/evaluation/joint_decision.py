@@ -16,7 +16,7 @@ from quants.errors import OptionError
 from .. import ops
 from ..arrays import Floats, Ids
 from ..layer import ForwardContext, Layer
-from ..model import Model
+from ..model import RunningModel
 from ..products.matmul import gather
 from ..tokenizer import Tokenizer
 
@@ -64,8 +64,8 @@ def spans_of(tokenizer: Tokenizer, prompt: str) -> Spans:
     return Spans(tuple(tokens), tuple(questions), tuple(options))
 
 
-def joint_scores(model: Model, spans: Spans) -> Floats:
-    """Return a score for each option: float32 (options,). Raises ModelError as `Model.hidden_states` does."""
+def joint_scores(model: RunningModel, spans: Spans) -> Floats:
+    """Return a score for each option: float32 (options,). Raises ModelError as `RunningModel.hidden_states` does."""
     forward, tokens = model.new_pass(1, len(spans.tokens)), np.asarray(spans.tokens, np.int64)
     return _Head(model, forward).scores(model.hidden_states(tokens[None])[0], tokens, spans)
 
@@ -73,7 +73,7 @@ def joint_scores(model: Model, spans: Spans) -> Floats:
 class _Head:
     """The head's tensors and computations."""
 
-    def __init__(self, model: Model, forward: ForwardContext) -> None:
+    def __init__(self, model: RunningModel, forward: ForwardContext) -> None:
         self.forward, self.outside = forward, forward.global_tensors
         self.heads = int(forward.keys.need("decision.head_count"))
         routing, others = (forward.keys.need(key) for key in ("decision.routing_block_count", "decision.block_count"))

@@ -13,19 +13,19 @@ from .. import ops
 from ..arrays import Floats
 from ..layer import ForwardContext, Layer
 from ..mixers.attention import BIDIRECTIONAL, attend
-from ..model import Model
+from ..model import RunningModel
 from ..products.matmul import matmul
 
 
-def has_option_scores(model: Model) -> bool:
+def has_option_scores(model: RunningModel) -> bool:
     """Return whether the file has such a head."""
     return model.network.keys.get("decision.type") in ("laya", "kev")
 
 
-def option_scores(model: Model, states: Floats) -> Floats:
+def option_scores(model: RunningModel, states: Floats) -> Floats:
     """Return states (texts, n, width) → (texts, n, scores): 3 of Laya, the widths of a query and a key of Kev."""
     if model.network.keys.get("decision.type") == "kev":
-        return _linear(model, "cls.output", states.reshape(-1, states.shape[-1])).reshape(*states.shape[:2], -1)
+        return linear(model, "cls.output", states.reshape(-1, states.shape[-1])).reshape(*states.shape[:2], -1)
     types, parts = model.network.global_tensors.need_array("token_types.weight"), list[Floats]()
     forward, layers = model.new_pass(*states.shape[:2]), head_layers(model)
     for row in types:
@@ -33,12 +33,12 @@ def option_scores(model: Model, states: Floats) -> Floats:
         for layer in layers:
             x = _through(forward, layer, x)
         x = forward.norm(forward.global_tensors, "cls.norm", x)
-        x = ops.activated("gelu", _linear(model, "cls", x), model.threads)
-        parts.append(_linear(model, "cls.output", x))
+        x = ops.activated("gelu", linear(model, "cls", x), model.threads)
+        parts.append(linear(model, "cls.output", x))
     return np.concatenate(parts, axis=1).reshape(*states.shape[:2], -1)
 
 
-def head_layers(model: Model) -> list[Layer]:
+def head_layers(model: RunningModel) -> list[Layer]:
     """Return the layers of the head, which come after the encoder's."""
     grouped, first = by_layer(model.tensors), len(model.network.layers)
     count = int(model.network.keys.need("decision.block_count"))
@@ -53,21 +53,15 @@ def _through(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
     fused = forward.project(layer, "attn_qkv", forward.norm(layer, "attn_norm", x))
     q, k, v = (np.ascontiguousarray(part).reshape(len(x), own.heads, -1) for part in np.split(fused, 3, axis=1))
     mixed = attend(
-        q,
-        k,
-        v,
-        q_positions=forward.positions,
-        scale=q.shape[2] ** -0.5,
-        options=BIDIRECTIONAL,
-        sequences=forward.texts,
-        threads=forward.threads,
+        q, k, v, forward.positions, q.shape[2] ** -0.5, BIDIRECTIONAL, sequences=forward.texts, threads=forward.threads
     )
     x = x + forward.project(layer, "attn_output", mixed)
     hidden = forward.project(layer, "ffn_up", forward.norm(layer, "ffn_norm", x))
     return x + forward.project(layer, "ffn_down", np.maximum(hidden, np.float32(0)))
 
 
-def _linear(model: Model, name: str, x: Floats) -> Floats:
+def linear(model: RunningModel, name: str, x: Floats) -> Floats:
+    """Return x (n, width) times a matrix outside of the layers, plus its bias."""
     tensors = model.network.global_tensors
     weight, bias = tensors.need(f"{name}.weight"), tensors.array(f"{name}.bias")
     product = matmul(np.ascontiguousarray(x), weight, threads=model.threads, precision=model.precision)

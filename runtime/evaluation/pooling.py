@@ -17,10 +17,9 @@ from quants.spelling import did_you_mean, quote
 
 from .. import ops
 from ..arrays import Doubles, Floats
-from ..model import Model
-from ..products.matmul import matmul
+from ..model import RunningModel
 from ..tokenizer import Tokenizer
-from .option_scores import has_option_scores, option_scores
+from .option_scores import has_option_scores, linear, option_scores
 
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
 Text = str | tuple[str, str]
@@ -74,7 +73,7 @@ class Embeddings:
 
 
 def embeddings(
-    model: Model,
+    model: RunningModel,
     tokenizer: Tokenizer,
     texts: Sequence[Text],
     *,
@@ -91,7 +90,7 @@ def embeddings(
     a decision model's results for each token (see `runtime.evaluation.option_scores`) unless it is given. truncate: cut
     a text that is longer than the model's positions. progress(tokens done, of how many, None). Raises OptionError for
     such a text otherwise, for one without tokens, and for an unknown norm or pooling; ModelError for "rank" without a
-    classifier's head, and as `Model.hidden_states` does.
+    classifier's head, and as `RunningModel.hidden_states` does.
     """
     chosen = file_pooling(model.metadata) if pooling is None else pooling_named(pooling)
     _check(model, texts, chosen, normalize)
@@ -101,7 +100,7 @@ def embeddings(
         if limit is not None and len(tokens) > limit:
             if not truncate:
                 problem = f"text {number + 1} has {len(tokens)} tokens; the model has positions for {limit}"
-                raise OptionError(problem, hint="shorten it, or let its end be left out (--truncate)")
+                raise OptionError(problem, hint="shorten it, or let its end be left out (`truncate`)")
             tokens = _ids(model.metadata, tokenizer, text, limit)
             truncated.append(number)
         if not tokens:
@@ -134,16 +133,16 @@ def embeddings(
     )
 
 
-def _check(model: Model, texts: Sequence[Text], pooling: str, normalize: int | None) -> None:
+def _check(model: RunningModel, texts: Sequence[Text], pooling: str, normalize: int | None) -> None:
     if isinstance(texts, str) or not len(texts):
         raise OptionError("there are no texts", "a list of texts is expected")
     if pooling == "rank" and not has_head(model):
         problem = "the file has no classifier's head (cls.weight, cls.output.weight): it gives no scores"
-        raise ModelError(problem, "the vectors of texts come by another --pooling")
+        raise ModelError(problem, "the vectors of texts come by another `pooling`")
     if normalize is not None and (isinstance(normalize, bool) or not isinstance(normalize, int) or normalize < -1):
         raise OptionError(f"normalize is {quote(normalize)}; -1, 0 or the p of a norm was expected")
     if normalize not in (None, AS_THEY_ARE) and pooling == "rank":
-        raise OptionError("scores are not normalized", "leave --normalize out")
+        raise OptionError("scores are not normalized", "leave `normalize` out")
 
 
 def pooling_named(name: str) -> Pooling:
@@ -173,7 +172,7 @@ def scores_pairs(metadata: Mapping[str, Any]) -> bool:
     return not of_file(str(metadata.get("general.architecture")), metadata).block.causal
 
 
-def token_limit(model: Model) -> int | None:
+def token_limit(model: RunningModel) -> int | None:
     """Return a text's maximum length: learned positions, else the model's context length, if known."""
     if "position_embd.weight" in model.tensors:
         return int(model.tensors["position_embd.weight"].shape[0])
@@ -211,7 +210,7 @@ def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
         yield from (numbers[i : i + step] for i in range(0, len(numbers), step))
 
 
-def pooled(model: Model, states: Floats, pooling: Pooling) -> Floats:
+def pooled(model: RunningModel, states: Floats, pooling: Pooling) -> Floats:
     """Return states (texts, n, width) → (texts, width), scores (texts, labels), or for "none" the states."""
     if pooling == "none":
         return states
@@ -223,13 +222,13 @@ def pooled(model: Model, states: Floats, pooling: Pooling) -> Floats:
     return states[:, 0 if pooling == "cls" else -1]
 
 
-def dense_layers(model: Model, x: Floats) -> Floats:
+def dense_layers(model: RunningModel, x: Floats) -> Floats:
     """Return states, pooled or not, times the file's matrices of sentence-transformers' Dense modules, if it has
     any.
     """
     for name in ("dense_2", "dense_3"):
         if f"{name}.weight" in model.network.global_tensors:
-            x = _linear(model, name, x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
+            x = linear(model, name, x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
     return x
 
 
@@ -252,11 +251,11 @@ def _sizes(values: Doubles, norm: int) -> Doubles:
     return sizes
 
 
-def has_head(model: Model) -> bool:
+def has_head(model: RunningModel) -> bool:
     return "cls.weight" in model.tensors or "cls.output.weight" in model.tensors
 
 
-def scores(model: Model, states: Floats) -> Floats:
+def scores(model: RunningModel, states: Floats) -> Floats:
     """Return states (texts, n, width) → (texts, labels): the classifier head's output for the state it reads.
 
     That is the first token's, for a causal model the last one's, or the mean of all.
@@ -267,21 +266,14 @@ def scores(model: Model, states: Floats) -> Floats:
     x = pooled(model, states, of_numbers.get(how, usual))
     tensors, numbers, threads = model.network.global_tensors, model.network.hparams, model.threads
     if "cls.weight" in tensors:
-        x = _linear(model, "cls", x)
+        x = linear(model, "cls", x)
         between = str(model.network.keys.get("classifier.hidden_activation"))
         x = np.tanh(x) if between == "tanh" else ops.activated(between, x, threads)
         if "cls.norm.weight" in tensors:
             x = ops.layer_norm(x, tensors.array("cls.norm.weight"), tensors.array("cls.norm.bias"), numbers.eps)
     if "cls.output.weight" in tensors:
-        x = _linear(model, "cls.output", x)
+        x = linear(model, "cls.output", x)
     return ops.softmax(x) if name in ("qwen3", "qwen3vl") and labels_of(model.metadata) == YES_NO else x
-
-
-def _linear(model: Model, name: str, x: Floats) -> Floats:
-    tensors = model.network.global_tensors
-    weight, bias = tensors.need(f"{name}.weight"), tensors.array(f"{name}.bias")
-    product = matmul(np.ascontiguousarray(x), weight, threads=model.threads, precision=model.precision)
-    return product if bias is None else product + bias
 
 
 def labels_of(metadata: Mapping[str, Any]) -> tuple[str, ...]:
@@ -289,7 +281,7 @@ def labels_of(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, metadata.get(f"{metadata['general.architecture']}.classifier.output_labels") or ()))
 
 
-def _warnings(model: Model, chosen: Pooling, asked: str | None, truncated: Sequence[int]) -> Iterator[str]:
+def _warnings(model: RunningModel, chosen: Pooling, asked: str | None, truncated: Sequence[int]) -> Iterator[str]:
     own = f"{model.metadata['general.architecture']}.pooling_type"
     if asked is None and own not in model.metadata and not has_option_scores(model):
         yield f"the file does not say how to pool ({own}): a vector for each token"

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from archs.hparams.model_hparams import LayerHParams
 from quants.errors import ModelError
@@ -198,16 +197,6 @@ class Builder:
 def has(layer: Layer, *roles: str) -> bool:
     """Return whether a layer has a weight of one of these names."""
     return any(f"{role}.weight" in layer for role in roles)
-
-
-def operation_types() -> Iterator[type[Operation]]:
-    """Yield all operation types of graphs."""
-    waiting: list[type[Any]] = [Operation]
-    while waiting:
-        each = waiting.pop()
-        waiting += each.__subclasses__()
-        if not each.__subclasses__():
-            yield each
 
 
 Build = Callable[[Builder, Layer, Value], Value]

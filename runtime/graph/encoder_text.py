@@ -28,24 +28,15 @@ def _biased_attention(forward: ForwardContext, o: op.BiasedAttention, read: Read
     k, v = read(o.k), read(o.v)
     if o.causal and forward.cache is not None:
         k, v = forward.cache.append(o.layer.index, k, v)
-    return attend(
-        read(o.q),
-        k,
-        v,
-        q_positions=forward.positions,
-        scale=1.0,
-        options=AttentionOptions(causal=o.causal, bias=None if o.bias is None else read(o.bias)),
-        threads=forward.threads,
-    )
+    options = AttentionOptions(causal=o.causal, bias=None if o.bias is None else read(o.bias))
+    return attend(read(o.q), k, v, forward.positions, 1.0, options, threads=forward.threads)
 
 
 @computes(op.CrossAttention)
 def _cross_attention(forward: ForwardContext, o: op.CrossAttention, read: Read) -> Floats:
     assert forward.cache is not None  # as `encoder_decoder.decode` checks
     k, v = forward.cache.context[o.place]
-    return attend(
-        read(o.q), k, v, q_positions=forward.positions, scale=1.0, options=BIDIRECTIONAL, threads=forward.threads
-    )
+    return attend(read(o.q), k, v, forward.positions, 1.0, BIDIRECTIONAL, threads=forward.threads)
 
 
 @computes(op.EmbedCodes)

@@ -99,15 +99,8 @@ def _block_attention(forward: ForwardContext, o: op.BlockAttention, read: Read) 
     q: Floats = read(o.q)
     own = forward.numbers(o.layer)
     keys = np.concatenate((forward.shared_keys[o.layer.index][0], read(o.k)))
-    mixed = attend(
-        q,
-        keys,
-        keys,
-        q_positions=forward.positions,
-        scale=own.attention_scale,
-        options=AttentionOptions(window=own.window, causal=False, sinks=o.layer.array("attn_sinks.weight")),
-        threads=forward.threads,
-    )
+    options = AttentionOptions(window=own.window, causal=False, sinks=o.layer.array("attn_sinks.weight"))
+    mixed = attend(q, keys, keys, forward.positions, own.attention_scale, options, threads=forward.threads)
     return mixed.reshape(q.shape)
 
 

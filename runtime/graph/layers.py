@@ -2,12 +2,12 @@
 
 from archs.layer_types import Arrangement, Mixer
 
-from .. import hrm
 from ..layer import Layer, Network
 from ..streams import LAST
 from . import operations as op
 from .attention import attention
 from .builder import Build, Builder, Graph, has
+from .extended_text import FIRST_STATE
 from .indexer import compressed_attention
 from .latent_attention import latent_attention, widened_attention
 from .linear_attention import gated_delta, kimi_delta, lightning
@@ -107,7 +107,7 @@ def _through_layers(b: Builder, x: Value) -> Graph:
 def _write_layers(b: Builder, x: Value, keeps: bool) -> Value:
     """Build all layers. keeps: the last one only continues with the rows for the head."""
     network = b.network
-    if hrm.BEGINNING in network.global_tensors:
+    if FIRST_STATE in network.global_tensors:
         x = b.add("hrm_init", op.BeginHrmCycles(x, network.global_tensors, 2 * x.width))
     for layer in network.layers:
         b.layer, b.keeps = layer, keeps and layer is network.layers[-1]

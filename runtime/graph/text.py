@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from .. import experts, hrm, ngrams, ops, residuals
+from .. import experts, ngrams, ops
 from ..arrays import Floats
 from ..embedding import embed, layer_input
 from ..feed_forward import down_by_neuron, sparse
@@ -14,13 +14,13 @@ from ..layer import ForwardContext
 from ..mixers.latent_attention import attend_to_latents, attend_to_widened, per_head
 from ..mixers.self_attention import attend_in_cache, attend_to_shared, head_norm, scaled_queries
 from ..rope import apply_rope
-from . import encoder_text, indexer_text, recurrent_text, stream_text
+from . import encoder_text, extended_text, indexer_text, recurrent_text, stream_text
 from . import operations as op
 from .builder import Graph
 from .read import COMPUTE, Read, computed, computes
 
 Hook = Callable[[Floats], None]
-IN_MODULES = encoder_text, indexer_text, recurrent_text, stream_text  # whose functions are in `COMPUTE`, too
+IN_MODULES = encoder_text, extended_text, indexer_text, recurrent_text, stream_text  # their functions are in `COMPUTE`
 
 
 def run(graph: Graph, forward: ForwardContext, x: Floats, hooks: Mapping[int, Hook] | None = None) -> Any:
@@ -332,40 +332,6 @@ def _scale_and_skip(forward: ForwardContext, o: op.ScaleAndSkip, read: Read) -> 
 def _add_ngrams(forward: ForwardContext, o: op.AddNgrams, read: Read) -> Floats:
     x: Floats = read(o.x)
     return x + ngrams.ngrams(forward, o.layer, x)
-
-
-@computes(op.BeginHrmCycles)
-def _begin_cycles(forward: ForwardContext, o: op.BeginHrmCycles, read: Read) -> Floats:
-    return hrm.begun(forward, read(o.x))
-
-
-@computes(op.ReadState)
-def _read_state(forward: ForwardContext, o: op.ReadState, read: Read) -> Floats:
-    state: Floats = read(o.x)[:, : o.size].copy()
-    return state
-
-
-@computes(op.NextState)
-def _next_state(forward: ForwardContext, o: op.NextState, read: Read) -> Floats:
-    x: Floats = read(o.x)
-    assert o.given is not None
-    return hrm.passed(forward, o.layer, read(o.given), x[:, forward.hparams.width :])
-
-
-@computes(op.ReadResiduals)
-def _read_residuals(forward: ForwardContext, o: op.ReadResiduals, read: Read) -> Floats:
-    return residuals.read(forward, o.layer, o.role, read(o.x))
-
-
-@computes(op.LeaveResidual)
-def _leave_residual(forward: ForwardContext, o: op.LeaveResidual, read: Read) -> Floats:
-    return residuals.left(forward, o.layer, read(o.x))
-
-
-@computes(op.AddHidden)
-def _add_hidden(forward: ForwardContext, o: op.AddHidden, read: Read) -> Floats:
-    assert o.given is not None
-    return residuals.added(forward, read(o.x), read(o.given))
 
 
 @computes(op.Embed)

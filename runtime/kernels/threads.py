@@ -5,6 +5,7 @@ an argument everywhere: concurrent passes each have their own.
 """
 
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -19,6 +20,10 @@ Span = tuple[int, int]
 @cache
 def _pool(count: int) -> ThreadPoolExecutor:
     return started_pool(count, "runtime")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads are not inherited
 
 
 def spans(count: int, step: int) -> list[Span]:

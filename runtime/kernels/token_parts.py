@@ -10,8 +10,9 @@ from quants.kernels.lane_memory import load
 from quants.kernels.lanes import LANES, every
 
 from . import activations
-from .dots import NUMBERS, SUPER, pack
+from .dots import SUPER
 from .int16x32 import multiply_add, sum_of_lanes
+from .state_operations import packed
 from .thread_team import FIELDS, array_at, operation
 
 f32 = np.float32
@@ -32,15 +33,6 @@ def _fields(row):  # type: ignore[no-untyped-def]
     op = array_at(row, FIELDS, np.int64)
     state = array_at(op[STATE], 2, np.int64)
     return op, array_at(row, FIELDS, np.float64), state[0], state[1]
-
-
-@inlined
-def _packed(op, out, t, first, last):  # type: ignore[no-untyped-def]
-    """Pack columns first … last of token t's output as integers, both multiples of 256."""
-    size = op[OUT_WIDTH]
-    shorts = array_at(op[SHORTS] + 2 * t * size, size, np.int16)
-    numbers = array_at(op[NUMBERS_AT] + 4 * (t * size // SUPER * NUMBERS), size // SUPER * NUMBERS, np.float32)
-    pack(out, first, last - first, shorts, numbers, first // SUPER * NUMBERS)
 
 
 @inlined
@@ -71,7 +63,7 @@ def rms_norm(row, thread, threads):  # type: ignore[no-untyped-def]
         for i in range(width):
             out[i] = x[i] * scale * weight[i]
         if op[SHORTS]:
-            _packed(op, out, t, 0, size)
+            packed(op, out, t, 0, size)
 
 
 @operation
@@ -90,14 +82,14 @@ def layer_norm(row, thread, threads):  # type: ignore[no-untyped-def]
         for i in range(width):
             out[i] = (x[i] - middle) * scale * weight[i] + bias[i]
         if op[SHORTS]:
-            _packed(op, out, t, 0, size)
+            packed(op, out, t, 0, size)
 
 
 @operation
 def pack_rows(row, thread, threads):  # type: ignore[no-untyped-def]
     op, _, tokens, _ = _fields(row)
     for t in range(thread, tokens, threads):
-        _packed(op, array_at(op[OUT] + 4 * t * op[OUT_WIDTH], op[OUT_WIDTH], np.float32), t, 0, op[OUT_WIDTH])
+        packed(op, array_at(op[OUT] + 4 * t * op[OUT_WIDTH], op[OUT_WIDTH], np.float32), t, 0, op[OUT_WIDTH])
 
 
 @operation
@@ -127,7 +119,7 @@ def _activated(row, thread, threads, function):  # type: ignore[no-untyped-def]
             y = array_at(op[Y] + 4 * t * op[Y_WIDTH], op[WIDTH], np.float32)
             for i in range(first, used):
                 out[i] *= y[i]
-        _packed(op, out, t, first, last)
+        packed(op, out, t, first, last)
 
 
 @operation

@@ -65,24 +65,24 @@ def attend(
     q: Floats,
     k: Floats,
     v: Floats,
-    *,
-    q_positions: ArrayLike,
+    positions: ArrayLike,
     scale: float,
     options: AttentionOptions = CAUSAL,
+    *,
     sequences: int = 1,
     threads: int = 1,
 ) -> Floats:
     """Return softmax(scale q·k) v for every head: float32 (n, heads * dv).
 
     q (n, heads, d), k (m, kv heads, d), v (m, kv heads, dv), float32; heads share key-value heads in equal groups of
-    neighbours. Key j is at position j, query i at q_positions[i]. sequences: q, k, v are so many equally long texts one
+    neighbours. Key j is at position j, query i at positions[i]. sequences: q, k, v are so many equally long texts one
     after the other, which do not see each other; positions and bias are those of one text. Raises ValueError for heads
     or widths that do not fit each other.
     """
     heads, kv_heads, n, m = q.shape[1], k.shape[1], len(q) // sequences, len(k) // sequences
     if heads % kv_heads or q.shape[2] != k.shape[2] or k.shape[:2] != v.shape[:2]:  # kernels would read past their ends
         raise ValueError(f"queries {q.shape}, keys {k.shape} and values {v.shape} do not fit each other")
-    at = np.asarray(q_positions, np.int64)
+    at = np.asarray(positions, np.int64)
     few = n * (heads // kv_heads) < ROWS  # too few to lay the keys out for them
     values = _filled(v, COLUMNS) if few else _by_head(v, sequences, threads)
     packed = None if few else _packed(k, sequences, threads)

@@ -332,9 +332,7 @@ class Heads:
 
 @dataclass
 class Stage:
-    """One operation of `prepare_heads`: codes of its steps, fields, and whether it takes all heads of a token as
-    one.
-    """
+    """One operation of `prepare_heads`: step codes, fields, and whether it takes all heads of a token as one."""
 
     whole: bool = False
     codes: list[int] = field(default_factory=list)

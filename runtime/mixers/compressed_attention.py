@@ -67,19 +67,12 @@ def _attend(
         elif ratio:
             bias = np.concatenate((bias, _later_blocks(at, ratio, blocks)), axis=1)
         both = np.concatenate((keys[first:last], seen))
+        options = AttentionOptions(
+            causal=False, sinks=layer.array("attn_sinks.weight"), bias=np.broadcast_to(bias, (own.heads, *bias.shape))
+        )
         parts.append(
             attend(
-                q[part],
-                both,
-                both,
-                q_positions=np.zeros(len(at), np.int64),
-                scale=own.attention_scale,
-                options=AttentionOptions(
-                    causal=False,
-                    sinks=layer.array("attn_sinks.weight"),
-                    bias=np.broadcast_to(bias, (own.heads, *bias.shape)),
-                ),
-                threads=forward.threads,
+                q[part], both, both, np.zeros(len(at), np.int64), own.attention_scale, options, threads=forward.threads
             )
         )
     return np.concatenate(parts)

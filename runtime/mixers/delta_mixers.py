@@ -84,9 +84,7 @@ def _add_delta(mixer: Mixer, own: Delta, mixed: Vectors, more: dict[int, Any]) -
 
 @dataclass(frozen=True)
 class GatedDeltaSpec:
-    """A gated delta net. project_beta, project_alpha: the same matrix if one gives both, head after head of the
-    keys.
-    """
+    """A gated delta net. project_beta, project_alpha: the same matrix if one gives both, by heads of keys."""
 
     project_in: Projection
     project_beta: Projection

@@ -25,33 +25,17 @@ def attend_to_latents(forward: ForwardContext, layer: Layer, query: Floats, key:
     scale = attention_scale(keys, size_of(keys, own, "attention.key_length_mla"))
     sinks = layer.array("attn_sinks.weight")
     if forward.hidden_keys is None or own.window is not None:
-        mixed = attend(
-            query,
-            key,
-            key[:, :, :latent_width],
-            q_positions=forward.positions,
-            scale=scale,
-            options=AttentionOptions(window=own.window, sinks=sinks),
-            sequences=forward.texts,
-            threads=forward.threads,
-        )
-    else:  # each text has keys of its own
-        parts = zip(*(np.split(each, forward.texts) for each in (query, key)), forward.hidden_keys, strict=True)
-        mixed = np.concatenate(
-            [
-                attend(
-                    q,
-                    k,
-                    k[:, :, :latent_width],
-                    q_positions=forward.positions,
-                    scale=scale,
-                    options=AttentionOptions(sinks=sinks, bias=np.broadcast_to(hidden, (own.heads, *hidden.shape[1:]))),
-                    threads=forward.threads,
-                )
-                for q, k, hidden in parts
-            ]
-        )
-    return mixed.reshape(len(query), own.heads, latent_width)
+        options, texts, threads = AttentionOptions(window=own.window, sinks=sinks), forward.texts, forward.threads
+        values = key[:, :, :latent_width]
+        mixed = attend(query, key, values, forward.positions, scale, options, sequences=texts, threads=threads)
+        return mixed.reshape(len(query), own.heads, latent_width)
+    parts = []  # each text has keys of its own
+    split = (np.split(each, forward.texts) for each in (query, key))
+    for q, k, hidden in zip(*split, forward.hidden_keys, strict=True):
+        options = AttentionOptions(sinks=sinks, bias=np.broadcast_to(hidden, (own.heads, *hidden.shape[1:])))
+        v = k[:, :, :latent_width]
+        parts.append(attend(q, k, v, forward.positions, scale, options, threads=forward.threads))
+    return np.concatenate(parts).reshape(len(query), own.heads, latent_width)
 
 
 def size_of(keys: Keys, own: LayerHParams, key: str) -> int:
@@ -68,8 +52,8 @@ def attend_to_widened(forward: ForwardContext, layer: Layer, query: Floats, key:
         query,
         key,
         value,
-        q_positions=forward.positions,
-        scale=attention_scale(forward.keys, forward.numbers(layer).key_width),
+        forward.positions,
+        attention_scale(forward.keys, forward.numbers(layer).key_width),
         sequences=forward.texts,
         threads=forward.threads,
     )

@@ -295,9 +295,7 @@ def channel_mix_spec(network: Network, layer: Layer) -> ChannelMixSpec:
 
 
 def write_channel_mix(mixer: Mixer, spec: ChannelMixSpec) -> None:
-    """Add the operations of `graph.rwkv.channel_mix`, whose result is added to `mixer.out`, and the scale of the
-    sum.
-    """
+    """Add the operations of `graph.rwkv.channel_mix`, added to `mixer.out`, and the scale of the sum."""
     mixed = _mixtures(mixer, spec.lerp, 2)
     gate = None if spec.receptance is None else mixer.project(spec.receptance, mixed[1], False)
     inner = mixer.project(spec.key, mixed[0])

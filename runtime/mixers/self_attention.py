@@ -41,25 +41,17 @@ def attend_in_cache(
 
     def within(q: Floats, k: Floats, v: Floats, positions: Ids, texts: int) -> Floats:
         alibi, bias = distance_penalties(forward.network, own, len(q) // texts, len(k) // texts)
-        return attend(
-            q,
-            k,
-            v,
-            q_positions=positions,
-            scale=own.attention_scale,
-            options=AttentionOptions(
-                window=own.window,
-                softcap=forward.hparams.attention_softcap,
-                causal=forward.block.causal,
-                sinks=layer.array("attn_sinks.weight"),
-                chunk=own.chunk,
-                keys_after=keys_after(forward, own.window),
-                alibi=alibi,
-                bias=bias,
-            ),
-            sequences=texts,
-            threads=forward.threads,
+        options = AttentionOptions(
+            window=own.window,
+            softcap=forward.hparams.attention_softcap,
+            causal=forward.block.causal,
+            sinks=layer.array("attn_sinks.weight"),
+            chunk=own.chunk,
+            keys_after=keys_after(forward, own.window),
+            alibi=alibi,
+            bias=bias,
         )
+        return attend(q, k, v, positions, own.attention_scale, options, sequences=texts, threads=forward.threads)
 
     if forward.branches is not None:
         return forward.branches.attend(within, q, k, v)
@@ -69,19 +61,12 @@ def attend_in_cache(
 def _attend_to_chosen(
     forward: ForwardContext, own: LayerHParams, q: Floats, k: Floats, v: Floats, hidden: Floats
 ) -> Floats:
+    mixed, at, scale = [], forward.positions, own.attention_scale
     texts = zip(*(np.split(each, forward.texts) for each in (q, k, v)), hidden, strict=True)
-    return np.concatenate(
-        [
-            attend(
-                *of_text,
-                q_positions=forward.positions,
-                scale=own.attention_scale,
-                options=AttentionOptions(bias=np.broadcast_to(bias, (own.heads, *bias.shape[1:]))),
-                threads=forward.threads,
-            )
-            for *of_text, bias in texts
-        ]
-    )
+    for queries, keys, values, bias in texts:
+        options = AttentionOptions(bias=np.broadcast_to(bias, (own.heads, *bias.shape[1:])))
+        mixed.append(attend(queries, keys, values, at, scale, options, threads=forward.threads))
+    return np.concatenate(mixed)
 
 
 def _attend_in_tree(
@@ -90,32 +75,18 @@ def _attend_in_tree(
     assert forward.tree is not None
     seen = len(k) - len(q)
     bias = forward.tree.bias(seen, own.window, own.chunk)
-    return attend(
-        q,
-        k,
-        v,
-        q_positions=seen + np.arange(len(q)),
-        scale=own.attention_scale,
-        options=AttentionOptions(
-            sinks=layer.array("attn_sinks.weight"), bias=np.broadcast_to(bias, (own.heads, *bias.shape))
-        ),
-        threads=forward.threads,
+    options = AttentionOptions(
+        sinks=layer.array("attn_sinks.weight"), bias=np.broadcast_to(bias, (own.heads, *bias.shape))
     )
+    return attend(q, k, v, seen + np.arange(len(q)), own.attention_scale, options, threads=forward.threads)
 
 
 def attend_to_shared(forward: ForwardContext, own: LayerHParams, q: Floats) -> Floats:
     """Return attention of queries (tokens, heads, width) to the keys and values of an earlier layer."""
-    return attend(
-        q,
-        *forward.shared_keys[own.kv_source_layer or 0],
-        q_positions=forward.positions,
-        scale=own.attention_scale,
-        options=AttentionOptions(
-            window=own.window, softcap=forward.hparams.attention_softcap, keys_after=keys_after(forward, own.window)
-        ),
-        sequences=forward.texts,
-        threads=forward.threads,
-    )
+    cap, (k, v) = forward.hparams.attention_softcap, forward.shared_keys[own.kv_source_layer or 0]
+    options = AttentionOptions(window=own.window, softcap=cap, keys_after=keys_after(forward, own.window))
+    scale, texts, threads = own.attention_scale, forward.texts, forward.threads
+    return attend(q, k, v, forward.positions, scale, options, sequences=texts, threads=threads)
 
 
 def keys_after(forward: ForwardContext, window: int | None) -> Ids | None:

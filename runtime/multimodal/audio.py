@@ -85,7 +85,7 @@ class AudioEncoder:
         """Return the audio's sample rate."""
         return MIMO.rate if self.projector == "mimo_audio" else RATE
 
-    def heard(self, waveform: ArrayLike, progress: Callable[[int, int], None] | None = None) -> Floats:
+    def embed_waveform(self, waveform: ArrayLike, progress: Callable[[int, int], None] | None = None) -> Floats:
         """Return embeddings of audio: of its chunks, one after the other, if the encoder reads chunks.
 
         waveform: float32 (samples,), `rate` a second, between -1 and 1. progress(layers done, of how many). Raises

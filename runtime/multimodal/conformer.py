@@ -65,15 +65,8 @@ class InBlocks:
             near = table[
                 None, self.max_distance - count + 1 : self.max_distance + count
             ]  # of distances from 1 - count to count - 1
-            out[own] = attend(
-                q[own],
-                k[own],
-                v[own],
-                q_positions=np.arange(count),
-                scale=scale,
-                options=AttentionOptions(causal=False, bias=by_distance(q[own], near) * np.float32(scale)),
-                threads=weights.threads,
-            )
+            options = AttentionOptions(causal=False, bias=by_distance(q[own], near) * np.float32(scale))
+            out[own] = attend(q[own], k[own], v[own], np.arange(count), scale, options, threads=weights.threads)
         return weights.project(f"{at}attn_out", out)
 
 
@@ -91,15 +84,8 @@ class WithBiases:
         table = weights.project(f"{at}linear_pos", waves(len(x), x.shape[1]))
         table = table.reshape(len(table), self.heads, -1).transpose(1, 0, 2)
         content, place = (q + weights.values(f"{at}pos_bias_{which}").reshape(self.heads, -1) for which in "uv")
-        mixed = attend(
-            content,
-            k,
-            v,
-            q_positions=np.arange(len(x)),
-            scale=scale,
-            options=AttentionOptions(causal=False, bias=by_distance(place, table) * np.float32(scale)),
-            threads=weights.threads,
-        )
+        options = AttentionOptions(causal=False, bias=by_distance(place, table) * np.float32(scale))
+        mixed = attend(content, k, v, np.arange(len(x)), scale, options, threads=weights.threads)
         return weights.project(f"{at}attn_out", mixed)
 
 

@@ -70,15 +70,8 @@ class Layers:
         for distance in range(min(self.seen, count)):
             each = np.arange(distance, count)
             bias[:, each, each - distance] = scores[:, distance:, distance]
-        mixed = attend(
-            q,
-            k,
-            v,
-            q_positions=np.arange(count),
-            scale=1.0,
-            options=AttentionOptions(window=self.seen, softcap=SOFTCAP, bias=bias),
-            threads=weights.threads,
-        )
+        options = AttentionOptions(window=self.seen, softcap=SOFTCAP, bias=bias)
+        mixed = attend(q, k, v, np.arange(count), 1.0, options, threads=weights.threads)
         return weights.limited(f"{at}attn_out", mixed)
 
 

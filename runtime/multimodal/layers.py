@@ -187,26 +187,12 @@ class Vit:
             q, k = _drawn_to_first(q, k, sinks / np.float32(scale))
         if self.causal_from is not None:
             places = np.arange(len(x))
-            return attend(
-                q,
-                k,
-                v,
-                q_positions=places,
-                scale=scale,
-                options=AttentionOptions(keys_after=np.maximum(self.causal_from - 1 - places, 0), window=window),
-                threads=weights.threads,
-            )
+            options = AttentionOptions(keys_after=np.maximum(self.causal_from - 1 - places, 0), window=window)
+            return attend(q, k, v, places, scale, options, threads=weights.threads)
         out = np.empty((len(x), self.heads * v.shape[2]), np.float32)
         for seen in windows or [np.arange(len(x))]:
-            out[seen] = attend(
-                q[seen],
-                k[seen],
-                v[seen],
-                q_positions=np.arange(len(seen)),
-                scale=scale,
-                options=AttentionOptions(causal=False, window=window),
-                threads=weights.threads,
-            )
+            options = AttentionOptions(causal=False, window=window)
+            out[seen] = attend(q[seen], k[seen], v[seen], np.arange(len(seen)), scale, options, threads=weights.threads)
         return out
 
     def _head_norm(self, weights: Weights, name: str, x: Floats) -> Floats:

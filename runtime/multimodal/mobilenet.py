@@ -83,13 +83,7 @@ def _attention(weights: Weights, at: str, x: Floats) -> Floats:
     width = parts["key"].shape[2]
     q = np.ascontiguousarray(asked.reshape(len(asked) // width, width, -1).transpose(2, 0, 1))
     mixed = attend(
-        q,
-        parts["key"],
-        parts["value"],
-        q_positions=np.arange(len(q)),
-        scale=width**-0.5,
-        options=BIDIRECTIONAL,
-        threads=weights.threads,
+        q, parts["key"], parts["value"], np.arange(len(q)), width**-0.5, BIDIRECTIONAL, threads=weights.threads
     )
     return convolved(weights, f"{at}attn.output.proj", np.ascontiguousarray(mixed.T).reshape(-1, *x.shape[1:]))
 

@@ -24,7 +24,7 @@ class Embedded(NamedTuple):
 
 
 def places(tokens: ArrayLike, token: int, embedded: Sequence[Embedded]) -> list[EmbeddedImage]:
-    """Return images or audio with their places, for `runtime.model.Model.forward`.
+    """Return images or audio with their places, for `runtime.model.RunningModel.forward`.
 
     tokens: ids (n,) with `token` in their places, as many as they have embeddings, in order; other tokens may be
     between the rows of an image. Raises OptionError if numbers differ.

@@ -36,9 +36,9 @@ def _attention(weights: Weights, at: str, read: Floats, seen: Floats, windows: i
         q,
         k,
         v,
-        q_positions=np.arange(len(read) // windows),
-        scale=q.shape[2] ** -0.5,
-        options=BIDIRECTIONAL,
+        np.arange(len(read) // windows),
+        q.shape[2] ** -0.5,
+        BIDIRECTIONAL,
         sequences=windows,
         threads=weights.threads,
     )
@@ -119,8 +119,6 @@ def resampler(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
         weights.project(f"resampler.attn.{name}", each).reshape(len(each), heads, -1) for name, each in given.items()
     )
     q, k, v = (np.ascontiguousarray(each) for each in parts)
-    mixed = attend(
-        q, k, v, q_positions=np.arange(len(q)), scale=q.shape[2] ** -0.5, options=BIDIRECTIONAL, threads=weights.threads
-    )
+    mixed = attend(q, k, v, np.arange(len(q)), q.shape[2] ** -0.5, BIDIRECTIONAL, threads=weights.threads)
     mixed = weights.norm("resampler.ln_post", weights.project("resampler.attn.out", mixed), RESAMPLER_EPS, "layer")
     return weights.project("resampler.proj", mixed)

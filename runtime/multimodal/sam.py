@@ -102,20 +102,13 @@ def _attention(encoder: Parts, weights: Weights, at: str, x: Floats) -> Floats:
     )
     parts = []
     for head in range(heads):  # one at a time: biases of all pairs fill the memory
-        own = [np.ascontiguousarray(each[:, head : head + 1]) for each in (q, k, v)]
-        asked = own[0].reshape(rows, columns, -1)
+        queries, keys, values = (np.ascontiguousarray(each[:, head : head + 1]) for each in (q, k, v))
+        asked = queries.reshape(rows, columns, -1)
         by_row = np.einsum("rcd,rkd->rck", asked, of_rows, optimize=True)
         by_column = np.einsum("rcd,ckd->rck", asked, of_columns, optimize=True)
         bias = (by_row[:, :, :, None] + by_column[:, :, None, :]).reshape(1, rows * columns, rows * columns)
-        parts.append(
-            attend(
-                *own,
-                q_positions=np.arange(len(q)),
-                scale=q.shape[2] ** -0.5,
-                options=AttentionOptions(causal=False, bias=bias),
-                threads=weights.threads,
-            )
-        )
+        options, scale = AttentionOptions(causal=False, bias=bias), q.shape[2] ** -0.5
+        parts.append(attend(queries, keys, values, np.arange(len(q)), scale, options, threads=weights.threads))
     mixed = np.concatenate(parts, axis=1)
     return weights.project(f"{at}attn.out", mixed).reshape(x.shape)
 

@@ -119,7 +119,7 @@ class CodePredictor:
                 k, v = np.concatenate([before[0], k]), np.concatenate([before[1], v])
             seen[i : i + 1] = [(k, v)]
             positions = np.arange(len(k) - len(q), len(k))
-            mixed = attend(q, k, v, q_positions=positions, scale=q.shape[2] ** -0.5, threads=self.weights.threads)
+            mixed = attend(q, k, v, positions, q.shape[2] ** -0.5, threads=self.weights.threads)
             x = x + self.weights.project(f"{at}attn_out", mixed)
             inner = self.weights.norm(f"{at}ln2", x, self.eps, "rms")
             gate = ops.activated("silu", self.weights.project(f"{at}ffn_gate", inner), self.weights.threads)

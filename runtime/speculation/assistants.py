@@ -27,7 +27,7 @@ from ..head import LazyLogits
 from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
 from ..layer import ForwardContext, Layer, Network
-from ..model import Model
+from ..model import RunningModel
 from ..products.matmul import gather
 from ..rope import rope_scaling
 from ..sampling.sampler import State
@@ -40,7 +40,11 @@ class Assistant:
     """An assistant's file, ready to run with a model."""
 
     def __init__(
-        self, model: Model, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
+        self,
+        model: RunningModel,
+        architecture: Architecture,
+        metadata: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
     ) -> None:
         """Load the file. model: the target. Raises ModelError if they don't belong together, or the file contradicts
         itself.
@@ -101,7 +105,7 @@ class Assistant:
         return LazyLogits(x, output, None, self.model.threads, self.model.precision), made
 
 
-def _sources(model: Model) -> dict[bool, int]:
+def _sources(model: RunningModel) -> dict[bool, int]:
     """Return the model's last layers with keys of their own: the one with a window (True), and the one without."""
     layers = model.network.hparams.layers
     return {own.window is not None: i for i, own in enumerate(layers) if own.kv_source_layer is None}

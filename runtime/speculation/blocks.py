@@ -13,30 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from archs.families.deepseek4 import DEEPSEEK4
-from archs.hparams.file_keys import Keys
-from archs.hparams.model_hparams import read_hparams
-from archs.layered import by_layer
 from archs.spec import Architecture
-from archs.validation.draft_validators import as_deepseek4, check_draft
 from quants import Tensor
 from quants.errors import ModelError
-from quants.tensor import all_readable
 
 from .. import ops, streams
 from ..arrays import Floats, Ids
 from ..decoder import begin, ended, feed_forward, shared_keys, through_block_layer
-from ..head import output_of
 from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
-from ..layer import ForwardContext, Layer, Network
+from ..layer import ForwardContext, Layer
 from ..mixers.attention import AttentionOptions, attend
-from ..model import Model
+from ..model import RunningModel
 from ..products.matmul import gather, matmul
-from ..rope import apply_rope, rope_scaling
+from ..rope import apply_rope
 from ..sampling.sampler import State
 from .acceptance import Candidate
 from .drafts import Drawing
+from .readers import Tables, check_layers, draft_network
 from .selector import AFTER, BEFORE, Convolution, Selector
 from .trees import DraftTree, comb
 
@@ -55,30 +49,19 @@ class BlockWriter:
     """Such a draft model's file, ready to run with a model. layers: of the model those whose inputs it reads."""
 
     def __init__(
-        self, model: Model, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
+        self,
+        model: RunningModel,
+        architecture: Architecture,
+        metadata: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
     ) -> None:
         """Load the file. model: the target. Raises ModelError if they don't belong together, or the file contradicts
         itself.
         """
-        tensors = all_readable(tensors)
-        check_draft(architecture, metadata, tensors)
-        if metadata.get(f"{architecture.name}.hyper_connection.count") is not None:
-            architecture, metadata = DEEPSEEK4, as_deepseek4(architecture.name, metadata)
-        keys, grouped = Keys.of(architecture, metadata), by_layer(tensors)
-        numbers = read_hparams(architecture, metadata)
+        self.network = draft_network(architecture, metadata, tensors)
+        keys, own = self.network.keys, self.network.global_tensors
         self.model, self.layers = model, tuple(int(layer) for layer in keys.need("target_layers"))
-        self.network = Network(
-            block=architecture.block,
-            keys=keys,
-            hparams=numbers,
-            layers=tuple(Layer(f"blk.{i}.", grouped[f"blk.{i}."]) for i in range(len(numbers.layers))),
-            global_tensors=Layer("", grouped[""]),
-            scaling=rope_scaling(keys, two_lists=False),
-        )
-        own, outside = self.network.global_tensors, model.network.global_tensors
-        self.table = (own if "token_embd.weight" in own else outside).need("token_embd.weight")
-        self.output = own.need("output.weight") if "output.weight" in own else output_of(model.network).weight
-        self.drafted = own.need("d2t").elements().reshape(-1).astype(np.int64) if "d2t" in own else None
+        self.tables = Tables.of(self.network, model)
         self.markov = "markov_w1.weight" in own
         self.selector = Selector(own, int(keys.need("selector_top_k"))) if "selector_hidden.weight" in own else None
         self.mask, self.words = int(metadata.get(MASK, -1)), model.vocabulary_size
@@ -87,31 +70,24 @@ class BlockWriter:
         self.causal = bool(keys.get("attention.causal"))
         self._check(model)
 
-    def _check(self, model: Model) -> None:
-        count, width, own = len(model.network.layers), model.network.hparams.width, self.network.global_tensors
-        if not model.gives_inputs:
-            raise ModelError(f"such a draft model can't read the states of a model of {model.architecture.name}")
-        if max(self.layers) > count:
-            listed = ", ".join(map(str, self.layers))
-            raise ModelError(f"the draft reads layers {listed} of its target; this model has {count}")
+    def _check(self, model: RunningModel) -> None:
+        width, own = model.network.hparams.width, self.network.global_tensors
+        check_layers(model, self.layers)
         if own.need("fc.weight").width != width * len(self.layers):
             raise ModelError(f"the draft was made for other states than the model's, which are {width} wide")
-        if not 0 <= self.mask < self.table.rows:
-            raise ModelError(f"the draft's '{MASK}' is {self.mask}; its embedding has {self.table.rows} rows")
-        for tensor in (self.table, self.output):
-            if tensor.width != self.network.hparams.width:
-                problem = f"the draft's states are {self.network.hparams.width} wide, {tensor.name!r} is {tensor.width}"
-                raise ModelError(problem, "it has none of its own, and was made for another target")
+        if not 0 <= self.mask < self.tables.table.rows:
+            raise ModelError(f"the draft's '{MASK}' is {self.mask}; its embedding has {self.tables.table.rows} rows")
+        self.tables.check(self.network)
         rows = [own.need(f"markov_w{i}.weight") for i in (1, 2)] if self.markov else []
-        if rows and (rows[0].width != rows[1].width or rows[1].rows != self.output.rows):
+        if rows and (rows[0].width != rows[1].width or rows[1].rows != self.tables.output.rows):
             raise ModelError("the draft's Markov head does not fit its output")
-        words = self.output.rows if self.drafted is None else self.words
+        words = self.tables.output.rows if self.tables.drafted is None else self.words
         if self.selector is not None and self.selector.after.rows < words:
             raise ModelError(f"the draft's selector knows {self.selector.after.rows} tokens; the model has {words}")
-        if self.drafted is not None and (
-            self.drafted.max(initial=0) >= self.words or len(self.drafted) != self.output.rows
+        if self.tables.drafted is not None and (
+            self.tables.drafted.max(initial=0) >= self.words or len(self.tables.drafted) != self.tables.output.rows
         ):
-            raise ModelError(f"the draft's 'd2t' does not fit its output of {self.output.rows} rows")
+            raise ModelError(f"the draft's 'd2t' does not fit its output of {self.tables.output.rows} rows")
 
     def keep(self, states: Floats, cache: KVCache) -> None:
         """Add keys and values of tokens that follow those in the draft model's cache. states: the inputs of the
@@ -130,9 +106,9 @@ class BlockWriter:
         """
         count = drafted + (not self.anchored)
         forward = self._pass(count, cache.length)
-        ids = np.array([last if last < self.table.rows else 0, *[self.mask] * (count - 1)])
+        ids = np.array([last if last < self.tables.table.rows else 0, *[self.mask] * (count - 1)])
         with one_thread():
-            x = begin(forward, gather(self.table, ids) * np.float32(self.network.hparams.embedding_scale))
+            x = begin(forward, gather(self.tables.table, ids) * np.float32(self.network.hparams.embedding_scale))
             for layer in self.network.layers:
                 x = forward.finite("the draft's layer", self._through(forward, layer, x, cache))
             x = ended(forward, x[count - drafted :])
@@ -140,7 +116,7 @@ class BlockWriter:
 
     def written(self, x: Floats) -> Written:
         """Return logits from the output of `block`."""
-        logits = self._product(x, self.output)
+        logits = self._product(x, self.tables.output)
         if self.selector is None:
             return Written(logits, None)
         logits *= np.float32(self.network.hparams.logit_scale)
@@ -160,14 +136,9 @@ class BlockWriter:
         q = forward.project(layer, "attn_q", normed).reshape(len(x), own.heads, own.key_width)
         q = apply_rope(forward.norm(layer, "attn_q_norm", q), *forward.rope(own), forward.hparams.rope, threads)
         both = zip(cache.read(layer.index), self._keys_values(forward, layer, normed), strict=True)
-        mixed = attend(
-            q,
-            *(np.concatenate(each) for each in both),
-            q_positions=forward.positions,
-            scale=own.attention_scale,
-            options=AttentionOptions(window=own.window, causal=self.causal, sinks=layer.array("attn_sinks.weight")),
-            threads=threads,
-        )
+        k, v = (np.concatenate(each) for each in both)
+        options = AttentionOptions(window=own.window, causal=self.causal, sinks=layer.array("attn_sinks.weight"))
+        mixed = attend(q, k, v, forward.positions, own.attention_scale, options, threads=threads)
         mixed *= np.float32(forward.hparams.value_scale)
         mixed = forward.project(layer, "attn_output", mixed)
         if around is not None:
@@ -217,10 +188,10 @@ class BlockWriter:
         return matmul(x, weight, threads=self.model.threads, precision=self.model.precision)
 
     def _placed(self, row: Floats) -> Floats:
-        if self.drafted is None:
+        if self.tables.drafted is None:
             return row
         placed = np.full(self.words, -np.inf, np.float32)
-        placed[self.drafted] = row
+        placed[self.tables.drafted] = row
         return placed
 
     def _pass(self, tokens: int, seen: int) -> ForwardContext:

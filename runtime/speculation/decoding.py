@@ -14,7 +14,7 @@ from quants.errors import OptionError
 
 from ..arrays import Floats
 from ..kv_cache import KVCache
-from ..model import Model
+from ..model import RunningModel
 from ..sampling.sampler import Sampler, State
 from .acceptance import Rule, verify, verify_typically
 from .assistants import Assistant, AssistantDrafter
@@ -63,7 +63,13 @@ class Speculation:
     """Speculative decoding. counts: its statistics."""
 
     def __init__(
-        self, model: Model, sampler: Sampler, drafter: Drafter, max_tokens: int, vocabulary: int, rule: Rule = verify
+        self,
+        model: RunningModel,
+        sampler: Sampler,
+        drafter: Drafter,
+        max_tokens: int,
+        vocabulary: int,
+        rule: Rule = verify,
     ) -> None:
         """Set up decoding. max_tokens: maximum depth of a draft. vocabulary: how many of the model's logits belong to
         tokens.
@@ -76,7 +82,7 @@ class Speculation:
         """Return at least one token and at most `max_tokens` that continue a text.
 
         text: prompt and text, all in the cache but the last token. The cache then lacks the last of these tokens.
-        Raises ModelError as `Model.forward` does.
+        Raises ModelError as `RunningModel.forward` does.
         """
         before = cache.length
         room = self.model.draftable(before, min(self.max_tokens, max_tokens - 1))
@@ -121,9 +127,9 @@ class Speculation:
 
 
 def speculation_of(
-    model: Model,
+    model: RunningModel,
     sampler: Sampler,
-    by: Model | Reader | Assistant | BlockWriter | Literal["lookup", "mtp"],
+    by: RunningModel | Reader | Assistant | BlockWriter | Literal["lookup", "mtp"],
     vocabulary: int,
     drafting: Drafting | None = None,
     context: int | None = None,
@@ -141,16 +147,16 @@ def speculation_of(
     if by is model:
         raise OptionError("the draft is the model itself", "a smaller one is needed, or this one in a smaller format")
     if drafting.children > 1 and by == "lookup":
-        raise OptionError("what is looked up in the text is one draft", "leave --draft-tree out")
+        raise OptionError("what is looked up in the text is one draft", "leave `children` out")
     if drafting.children > 1 and not model.trees:
-        raise OptionError(f"a model of {model.architecture.name} checks one draft at a time", "leave --draft-tree out")
+        raise OptionError(f"a model of {model.architecture.name} checks one draft at a time", "leave `children` out")
     if model.encoder_decoder is not None and by != "lookup":
-        raise OptionError(f"{model.architecture.name} has an encoder: its text is drafted by --draft-lookup alone")
+        raise OptionError(f"{model.architecture.name} has an encoder: its text is drafted by prompt lookup alone")
     drawing = Drawing(sampler, drafting, vocabulary)
     drafter: Drafter
     if by == "lookup":
         drafter = LookupDrafter()
-    elif isinstance(by, Model):
+    elif isinstance(by, RunningModel):
         drafter = ModelDrafter(by, drawing, context)
     elif isinstance(by, Assistant):
         drafter = AssistantDrafter(by, drawing)

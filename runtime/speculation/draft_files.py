@@ -8,14 +8,14 @@ from archs.mtp import has_only_mtp
 from archs.registry import draft_of_file
 from quants import Tensor
 
-from ..model import Model
+from ..model import RunningModel
 from .assistants import Assistant
 from .blocks import BlockWriter
 from .readers import Eagle3, MtpLayer, Reader
 
 
 def reader_of(
-    model: Model, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    model: RunningModel, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> Reader | Assistant | BlockWriter | None:
     """Return the reader of a model's states or keys in a file; None for a file of another type. Raises ModelError."""
     if has_only_mtp(metadata, tensors):

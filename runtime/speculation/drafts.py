@@ -12,7 +12,7 @@ import numpy as np
 from quants.errors import ModelError, OptionError
 
 from ..arrays import Floats
-from ..model import Model
+from ..model import RunningModel
 from ..prefill import chunk_size
 from ..sampling.sampler import Distribution, Sampler, State
 from .acceptance import Candidate, drawn
@@ -140,7 +140,7 @@ class ModelDrafter:
     reads_states = False
     layers: tuple[int, ...] = ()
 
-    def __init__(self, model: Model, drawing: Drawing, context: int | None = None) -> None:
+    def __init__(self, model: RunningModel, drawing: Drawing, context: int | None = None) -> None:
         """Set up a draft model. context: its context length. Raises OptionError for a model that cannot continue
         texts.
         """

@@ -18,7 +18,7 @@ from archs.plans.text import Plan, plan
 from gguftools.io.checkpoint.folder import open_checkpoint
 from runtime.graph import compiled
 from runtime.mixers import compiled_attention, self_attention
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests.conftest import SHARED
 from tests.zoo import CLOSE, logit_errors
 from tests.zoo_build import build
@@ -76,7 +76,7 @@ def test_falcon_with_alibi_added_twice(shared: Path, tmp_path: Path, monkeypatch
         monkeypatch.setattr(module, "alibi_slopes", twice)
     made = planned("falcon-rw-style", shared, tmp_path)
     truth = np.load(shared / "zoo" / "falcon-rw-style" / "logits.npz")
-    errors = logit_errors(Model(made.metadata, made.tensors), truth)
+    errors = logit_errors(RunningModel(made.metadata, made.tensors), truth)
     assert max(error for error in errors if error is not None) < CLOSE
 
 

@@ -13,7 +13,7 @@ from archs.registry import by_gguf_name, of_file
 from archs.validation.model_validators import check_model, faults
 from quants import from_array
 from quants.errors import ModelError
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests import absent_keys
 
 MIXERS = (  # the first of which the layer has the tensor
@@ -130,7 +130,7 @@ def test_tensors_that_contradict_the_declaration(name: str, keys: dict[str, Any]
     with pytest.raises(ModelError, match="is declared"):
         check_model(architecture, metadata, tensors)
     with pytest.raises(ModelError, match=f"'{where}' is declared"):
-        Model(metadata, tensors)
+        RunningModel(metadata, tensors)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_tensors_of_other_parts_than_the_layer_has(
     found = {fault.where: fault.problem for fault in faults(architecture, metadata, tensors)}
     assert found[tensor] == f"is there, but nothing reads it: by the keys, its layer has {kind}"
     with pytest.raises(ModelError):
-        Model(metadata, tensors)
+        RunningModel(metadata, tensors)
 
 
 def without(tensors: Mapping[str, Any], prefix: str, *roles: str) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def test_layers_without_any_tensor_of_a_mixer_or_a_net_have_none(
 ) -> None:
     _, metadata, whole = changed(name, {})
     tensors = without(whole, f"blk.{layer}.", *roles)
-    model = Model(metadata, tensors)
+    model = RunningModel(metadata, tensors)
     kind = model.network.layer_type(model.network.layers[layer])
     assert getattr(kind, lacks) == "none"
     assert "none" not in (kind.mixer if lacks == "net" else kind.net)
@@ -201,23 +201,23 @@ def test_layers_without_any_tensor_of_a_mixer_or_a_net_have_none(
 def test_layers_with_some_tensors_of_what_they_are_declared(name: str, roles: tuple[str, ...], problem: str) -> None:
     _, metadata, tensors = changed(name, {})
     with pytest.raises(ModelError, match=problem):
-        Model(metadata, without(tensors, "blk.0.", *roles))
+        RunningModel(metadata, without(tensors, "blk.0.", *roles))
 
 
 @pytest.mark.parametrize("roles", [("attn_q", "attn_k", "attn_v", "attn_output"), ("ffn_up", "ffn_down")])
 def test_layers_of_parallel_parts_have_both(roles: tuple[str, ...]) -> None:
     _, metadata, tensors = changed("falcon-7b-style", {})
     with pytest.raises(ModelError, match=f"'blk.0.{roles[-1]}.weight' is missing"):
-        Model(metadata, without(tensors, "blk.0.", *roles))
+        RunningModel(metadata, without(tensors, "blk.0.", *roles))
 
 
 def test_what_some_converters_wrote_twice_is_ignored() -> None:
     """One matrix that widens latents, and the two that were made of it."""
     _, metadata, tensors = changed("deepseek-v3-first", {})
-    whole = Model(metadata, tensors).forward(np.arange(5))
+    whole = RunningModel(metadata, tensors).forward(np.arange(5))
     for role in ("attn_k_b", "attn_v_b"):
         tensors[f"blk.0.{role}.weight"] = from_array(f"blk.0.{role}.weight", np.zeros((2, 2, 2), np.float32))
-    np.testing.assert_array_equal(Model(metadata, tensors).forward(np.arange(5)), whole)
+    np.testing.assert_array_equal(RunningModel(metadata, tensors).forward(np.arange(5)), whole)
 
 
 def test_keys_that_name_no_layer_of_experts_leave_it_to_the_tensors() -> None:
@@ -225,7 +225,8 @@ def test_keys_that_name_no_layer_of_experts_leave_it_to_the_tensors() -> None:
     del metadata["ernie4_5-moe.interleave_moe_layer_step"]
     check_model(architecture, metadata, tensors)
     kinds = [
-        Model(metadata, tensors).network.layer_type(layer).net for layer in Model(metadata, tensors).network.layers
+        RunningModel(metadata, tensors).network.layer_type(layer).net
+        for layer in RunningModel(metadata, tensors).network.layers
     ]
     assert kinds == ["dense", "experts", "experts"]
 

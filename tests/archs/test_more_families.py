@@ -20,7 +20,7 @@ from archs.plans.export import plan_export
 from archs.registry import architectures, by_hf_class, of_config
 from quants import Tensor
 from quants.errors import ModelError
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests.archs import checkpoints
 from tests.zoo import CLOSE, closeness, logit_errors, planned_once
 
@@ -168,7 +168,7 @@ def recorded(entry: str, file: str) -> Any:
     return json.loads((checkpoints.FAMILIES / entry / file).read_text(encoding="utf-8"))
 
 
-def check_way_back(entry: str, model: Model) -> None:
+def check_way_back(entry: str, model: RunningModel) -> None:
     export = recorded(entry, "spec.json").get("export")
     if entry in ONE_WAY or export == "none":
         with pytest.raises(ModelError):
@@ -190,7 +190,7 @@ def test_plain_bpe_comes_back(tmp_path: Path) -> None:
     assert ours["model"]["merges"] == theirs["model"]["merges"]
 
 
-def check_keys(entry: str, model: Model, record: dict[str, Any]) -> None:
+def check_keys(entry: str, model: RunningModel, record: dict[str, Any]) -> None:
     metadata = model.metadata
     assert isinstance(metadata, Metadata)
     found = {key: described(metadata, key) for key in metadata}

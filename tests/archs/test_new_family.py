@@ -78,7 +78,7 @@ import runpy
 import sys
 import numpy as np
 import gguftools
-from runtime.model import Model
+from runtime.model import RunningModel
 
 def command(*arguments):
     sys.argv = ["gguftools", *arguments]
@@ -93,8 +93,8 @@ model = gguftools.load("first.gguf")
 keys = {key.replace("sharpish.", "llama."): value for key, value in model.metadata.items()}
 keys["general.architecture"] = "llama"
 tokens = [3, 1, 4, 1, 5, 9, 2, 6]
-logits, usual = model.logits(tokens), Model(keys, model.tensors).logits(tokens)
-twice = Model(keys | {"llama.attention.scale": 2 * 16**-0.5}, model.tensors).logits(tokens)
+logits, usual = model.logits(tokens), RunningModel(keys, model.tensors).logits(tokens)
+twice = RunningModel(keys | {"llama.attention.scale": 2 * 16**-0.5}, model.tensors).logits(tokens)
 assert np.array_equal(logits, twice)
 assert not np.allclose(logits, usual, atol=1e-2)
 command("export", "first.gguf", "-o", "two/model")

@@ -18,7 +18,7 @@ from archs.plans.text import architecture_metadata, map_tensors
 from archs.registry import of_config
 from archs.validation.model_validators import check_shapes
 from quants import from_array
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests.archs import checkpoints
 from tests.conftest import DATA
 from tests.zoo import TOLERANCE
@@ -47,7 +47,7 @@ def test_windows_are_switched_only_where_the_model_type_has_a_switch(config: dic
     assert (written[0] != written[1]) == ("use_sliding_window" in spoken)
 
 
-def converted(case: dict[str, Any]) -> Model:
+def converted(case: dict[str, Any]) -> RunningModel:
     """The model that the case's checkpoint becomes, in float32."""
     tensors = {
         name: from_array(name, checkpoints.values(case["name"], name, shape, mean, std).astype(np.float32))
@@ -64,4 +64,4 @@ def converted(case: dict[str, Any]) -> Model:
     for key, value in architecture_metadata(architecture, config).items():
         metadata[key] = getattr(value, "data", value)
     check_shapes(architecture, metadata, mapped.tensors)
-    return Model(metadata, mapped.tensors)
+    return RunningModel(metadata, mapped.tensors)

@@ -11,7 +11,7 @@ from archs.families.qwen4exp import prepare, published, table_from_gguf
 from archs.validation.model_validators import faults
 from quants import from_array
 from quants.errors import ModelError
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests.archs import checkpoints
 
 SHARD = "model.layers.0.ple.ple_embedding.ngram_embedding.shard_{}.weight"
@@ -54,7 +54,7 @@ def test_numbers_that_lie_about_the_table_are_faults(tmp_path: Path) -> None:
         assert any(said in str(fault) for fault in faults(model.architecture, metadata, model.tensors)), key
     tensors = {name: tensor for name, tensor in model.tensors.items() if not name.startswith("per_layer")}
     with pytest.raises(ModelError, match=r"per_layer_token_embd\.weight' is missing"):
-        Model(model.metadata, tensors)
+        RunningModel(model.metadata, tensors)
 
 
 def test_a_table_in_shards_comes_back() -> None:

@@ -17,7 +17,7 @@ from archs.vocab.rwkv import FILE, TEMPLATE, spelled_bytes
 from quants import Tensor, from_array
 from quants.errors import ModelError, VocabularyError
 from runtime.kernels.scan import wkv7_heads, wkv_heads
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests.archs import checkpoints
 
 WORDS = {"r": "receptance", "k": "key", "v": "value", "o": "output"}
@@ -129,4 +129,4 @@ def test_keys_that_do_not_fit_are_named(tmp_path: Path) -> None:
         ):
             changed = {**metadata, f"rwkv7.{key}": value}
             with pytest.raises(ModelError, match=problem):
-                Model({name: data for name, data in changed.items() if data is not None}, file.tensors)
+                RunningModel({name: data for name, data in changed.items() if data is not None}, file.tensors)

@@ -19,7 +19,7 @@ from gguftools.io.checkpoint.dtypes import checkpoint_formats
 from gguftools.quantization.options import QuantizeOptions
 from quants import Tensor, from_array
 from quants.errors import ModelError
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests.archs import checkpoints
 
 ENTRIES = ("deepseek-v4", "glm5-next", "hy-v4")
@@ -36,13 +36,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def models(files: dict[str, Path]) -> dict[str, Model]:
+def models(files: dict[str, Path]) -> dict[str, RunningModel]:
     return {entry: gguftools.load(file) for entry, file in files.items()}
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_texts_beside_each_other_and_in_pieces(entry: str, models: dict[str, Model]) -> None:
-    model = Model(models[entry].metadata, models[entry].tensors, precision="exact")
+def test_texts_beside_each_other_and_in_pieces(entry: str, models: dict[str, RunningModel]) -> None:
+    model = RunningModel(models[entry].metadata, models[entry].tensors, precision="exact")
     alone = [model.logits(text.tolist()) for text in TEXTS]
     std = alone[0].std()
     assert np.abs(model.forward(TEXTS) - np.stack(alone)).max() < 1e-4 * std
@@ -141,20 +141,20 @@ def without(name: str) -> Change:
         (changed("blk.0.ffn_gate_tid2eid.weight", np.zeros((288, 2), np.float32)), "experts for each token"),
     ],
 )
-def test_files_that_lie(change: Change, said: str, models: dict[str, Model]) -> None:
+def test_files_that_lie(change: Change, said: str, models: dict[str, RunningModel]) -> None:
     keys, tensors = dict(models["deepseek-v4"].metadata), dict(models["deepseek-v4"].tensors)
     change(keys, tensors)
     assert said in "; ".join(map(str, faults(DEEPSEEK4, keys, tensors)))
 
 
-def test_experts_that_there_are_not(models: dict[str, Model]) -> None:
+def test_experts_that_there_are_not(models: dict[str, RunningModel]) -> None:
     tensors = dict(models["deepseek-v4"].tensors)
     changed("blk.0.ffn_gate_tid2eid.weight", np.full((288, 2), 4, np.int32))({}, tensors)
     with pytest.raises(ModelError, match="names expert 4"):
-        Model(models["deepseek-v4"].metadata, tensors).logits([1, 2])
+        RunningModel(models["deepseek-v4"].metadata, tensors).logits([1, 2])
 
 
-def test_layers_with_entries_alone_are_stretched(models: dict[str, Model]) -> None:
+def test_layers_with_entries_alone_are_stretched(models: dict[str, RunningModel]) -> None:
     found = read_hparams(DEEPSEEK4, models["deepseek-v4"].metadata).layers
     assert [(own.rope_base, own.rope_scaled) for own in found[:2]] == [(10_000.0, False), (160_000.0, True)]
 

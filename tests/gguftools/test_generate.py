@@ -386,7 +386,7 @@ def test_an_interruption_keeps_what_was_said(path: Path, tmp_path: Path):
             time.sleep(0.01)
         child.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=20)
+            child.wait(timeout=60)
         if child.poll() is None:  # one of a thousand is lost, nobody knows where: who waits presses again
             child.send_signal(signal.SIGINT)
         try:

@@ -28,7 +28,7 @@ def few_threads(monkeypatch: pytest.MonkeyPatch) -> int:
 
 def test_pools_start_at_once(few_threads: int) -> None:
     with started_pool(few_threads) as pool:
-        meeting = threading.Barrier(few_threads, timeout=20)
+        meeting = threading.Barrier(few_threads, timeout=60)
         for future in [pool.submit(meeting.wait) for _ in range(few_threads)]:
             future.result()
 

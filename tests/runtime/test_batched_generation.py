@@ -19,7 +19,7 @@ from runtime.graph import operations as op
 from runtime.graph import region_writers, writers
 from runtime.graph.text import COMPUTE
 from runtime.kv_cache import CacheType
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.sampling.parameters import Sampling
 
 from .. import zoo_build
@@ -79,7 +79,7 @@ def test_operations_that_are_called_in_the_middle(entry: str, tmp_path: Path, mo
     check_together(model)
 
 
-def check_together(model: Model) -> None:
+def check_together(model: RunningModel) -> None:
     rng = np.random.default_rng(1)
     begun = [rng.integers(0, 60, size) for size in (1, 3, 17, 40, 9, 2, 5, 30, 11)]
     steps = [[rng.integers(0, 60, 2 if i == 3 else 0 if i == 5 else 1) for i in range(9)] for _ in range(4)]
@@ -113,14 +113,14 @@ def test_a_token_that_there_is_not_is_its_texts_fault(opened: gguftools.Model):
 
 
 def test_models_that_are_watched_run_one_text_after_another(opened: gguftools.Model):
-    model = Model(opened.metadata, opened.tensors, precision="llama.cpp", threads=2)
+    model = RunningModel(opened.metadata, opened.tensors, precision="llama.cpp", threads=2)
     assert not model.runs_together
     found = model.forward_together([[5], [6, 7]], [model.new_cache(), model.new_cache()])
     np.testing.assert_array_equal(found[1], model.forward([6, 7], model.new_cache()))
 
 
 @cache
-def passes(model: Model) -> list[int]:
+def passes(model: RunningModel) -> list[int]:
     """Notes how many texts go in each pass from now on."""
     counts, forward = list[int](), model.forward_together
 
@@ -206,14 +206,14 @@ def test_texts_that_ended_let_their_caches_go(opened: gguftools.Model):
     assert [len(each.tokens) for each in texts] == [12, 0, 0]
 
 
-def damaged(opened: gguftools.Model, token: int) -> Model:
+def damaged(opened: gguftools.Model, token: int) -> RunningModel:
     """The model with a token whose embedding is NaN."""
     tensors = dict(opened.tensors)
     table = tensors["token_embd.weight"].float32().copy()
     tensors.setdefault("output.weight", from_array("output.weight", table.copy()))
     table[token] = np.nan
     tensors["token_embd.weight"] = from_array("token_embd.weight", table)
-    return Model(opened.metadata, tensors, threads=2)
+    return RunningModel(opened.metadata, tensors, threads=2)
 
 
 @pytest.mark.parametrize("called", [False, True])

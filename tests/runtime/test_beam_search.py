@@ -110,14 +110,10 @@ def test_the_command_prints_the_best(path: Path, model: gguftools.Model):
     assert [each["text"] for each in json.loads(typed(*words, "--json").stdout)] == texts
 
 
-def by_transformers(
-    checkpoint: Path, prompt: list[int], ends: list[int], **options: Any
-) -> list[tuple[list[int], float]]:
+def by_transformers(model: Any, prompt: list[int], ends: list[int], **options: Any) -> list[tuple[list[int], float]]:
     """Tokens and scores of what `generate` of transformers finds, the best first."""
-    torch = pytest.importorskip("torch")
-    from transformers import AutoModelForCausalLM
+    import torch
 
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
     config = model.generation_config
     config.eos_token_id, config.pad_token_id, config.bos_token_id = ends, ends[0], None
     ids = torch.tensor([prompt])
@@ -150,6 +146,9 @@ BEAMS = [
 @pytest.mark.parametrize("checkpoint", ["austen-4m", "gpt2", "llama3-gqa-rope-tied"])
 @pytest.mark.parametrize("ends", [1, 3], ids=lambda count: f"{count} end tokens")
 def test_texts_and_scores_are_those_of_transformers(checkpoint: str, ends: int, tmp_path: Path):
+    import torch
+    from transformers import AutoModelForCausalLM
+
     folder = EXAMPLE
     if checkpoint != "austen-4m":
         zoo_build.build(ZOO, checkpoint, folder := tmp_path / checkpoint)
@@ -159,8 +158,9 @@ def test_texts_and_scores_are_those_of_transformers(checkpoint: str, ends: int, 
     prompt, end_ids = list(text.prompt), text.sampler.end_ids
     (greedy,) = model.generate_samples(prompt, beam_width=1, max_tokens=20, ignore_eos=True)
     stops = list(dict.fromkeys(greedy.tokens[2:]))[:ends]  # so that some beams end early
+    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     for options in BEAMS:
-        expected = by_transformers(folder, prompt, [*stops, *end_ids], **options)
+        expected = by_transformers(reference, prompt, [*stops, *end_ids], **options)
         penalty = options["length_penalty"]
         found = model.generate_samples(
             prompt,

@@ -7,7 +7,7 @@ import pytest
 
 from gguftools.models.model import open
 from runtime.branches import Branches, Tree
-from runtime.model import Model
+from runtime.model import RunningModel
 
 from ..conftest import DATA
 
@@ -26,7 +26,7 @@ def test_where_tokens_are():
 @pytest.mark.parametrize("name", ["tiny-dense-f16.gguf", "tiny-moe-f16.gguf"])
 def test_as_each_text_alone(name):
     source = open(E2E / name)
-    net = Model(source.metadata, source.tensors, precision="exact")
+    net = RunningModel(source.metadata, source.tensors, precision="exact")
     assert net.branches
     rng = np.random.default_rng(1)
     trees = tuple(

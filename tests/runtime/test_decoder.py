@@ -11,7 +11,7 @@ from quants import from_array
 from quants.errors import ModelError
 from runtime.graph import text
 from runtime.mixers import self_attention
-from runtime.model import Model
+from runtime.model import RunningModel
 
 RNG = np.random.default_rng(12)
 WIDTH, VOCABULARY = 8, 11
@@ -45,7 +45,7 @@ def model_of(name, shapes, **keys):
         }.items()
     }
     shapes = {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)} | shapes
-    return Model(metadata, {name: from_array(name, array(*shape)) for name, shape in shapes.items()})
+    return RunningModel(metadata, {name: from_array(name, array(*shape)) for name, shape in shapes.items()})
 
 
 def layer(**more):
@@ -56,7 +56,7 @@ def test_a_tied_head_may_have_a_bias():
     model = model_of("llama", layer() | {"output.bias": (VOCABULARY,)})
     bias = model.network.global_tensors.array("output.bias")
     without = {name: tensor for name, tensor in model.tensors.items() if name != "output.bias"}
-    plain = Model(model.metadata, without)
+    plain = RunningModel(model.metadata, without)
     np.testing.assert_allclose(model.logits([1, 2, 3]), plain.logits([1, 2, 3]) + bias, rtol=1e-5, atol=1e-5)
 
 
@@ -65,7 +65,7 @@ def test_values_are_clamped_before_norms_or_after_them(name, monkeypatch):
     model = model_of(name, layer(attn_q_norm=(WIDTH,), attn_k_norm=(WIDTH,)), **{"attention.clamp_kqv": 0.25})
     seen = {}
 
-    def attend(q, k, v, **rest):
+    def attend(q, k, v, *rest, **more):
         seen.update(q=q, v=v)
         return q.reshape(len(q), -1)
 

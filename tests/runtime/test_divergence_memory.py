@@ -12,7 +12,7 @@ import sys
 import numpy as np
 from quants import from_array
 from runtime.evaluation.divergence import RunningLogits, divergence
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.evaluation.windows import Window
 
 n_ctx, vocabulary, width = int(sys.argv[1]), 248_320, 64
@@ -34,7 +34,7 @@ def made(noise):
                 "llama.feed_forward_length": 128, "llama.attention.head_count": 2, "llama.attention.head_count_kv": 1,
                 "llama.context_length": n_ctx, "llama.rope.dimension_count": 32, "llama.vocab_size": vocabulary,
                 "llama.attention.layer_norm_rms_epsilon": 1e-5}
-    return Model(metadata, {tensor.name: tensor for tensor in tensors}, threads=2)
+    return RunningModel(metadata, {tensor.name: tensor for tensor in tensors}, threads=2)
 
 inputs, scored = rng.integers(0, vocabulary, n_ctx), np.arange(n_ctx // 2, n_ctx - 1)
 windows = [Window(inputs, scored, inputs[scored + 1])]

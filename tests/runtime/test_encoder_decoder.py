@@ -10,7 +10,7 @@ import pytest
 from quants import from_array
 from quants.errors import ModelError
 from runtime.graph.encoder_text import relative_bias
-from runtime.model import Model
+from runtime.model import RunningModel
 
 RNG = np.random.default_rng(8)
 WIDTH, HEADS, EACH, BUCKETS = 8, 2, 4, 8
@@ -42,7 +42,7 @@ def model_of(name="t5"):
         "attention.layer_norm_rms_epsilon": 1e-6,
     }
     metadata = {"general.architecture": name} | {f"{name}.{key}": value for key, value in keys.items()}
-    return Model(metadata, {key: from_array(key, 2 * array(*shape)) for key, shape in shapes.items()})
+    return RunningModel(metadata, {key: from_array(key, 2 * array(*shape)) for key, shape in shapes.items()})
 
 
 def bucket(distance, causal):

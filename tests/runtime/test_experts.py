@@ -11,7 +11,7 @@ from quants import from_array
 from quants.errors import ModelError
 from runtime.decoder import feed_forward
 from runtime.experts import sparse_mixer, within_best_groups
-from runtime.model import Model
+from runtime.model import RunningModel
 
 WIDTH, INNER, EXPERTS, USED = 8, 6, 8, 3
 RNG = np.random.default_rng(3)
@@ -58,7 +58,7 @@ def model_of(name, tensors, **keys):
     }
     named = {f"blk.0.{key}": value for key, value in tensors.items()}
     named |= {"token_embd.weight": array(4, WIDTH), "output_norm.weight": array(WIDTH)}
-    return Model(metadata, {key: from_array(key, value) for key, value in named.items()})
+    return RunningModel(metadata, {key: from_array(key, value) for key, value in named.items()})
 
 
 def fed(model, x):

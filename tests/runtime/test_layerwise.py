@@ -13,7 +13,7 @@ from quants.errors import ModelError
 from quants.tensor import from_array
 from runtime import decoder, layerwise
 from runtime.hessians import Hessians, Inputs
-from runtime.model import Model
+from runtime.model import RunningModel
 
 from ..archs import checkpoints
 from ..conftest import ROOT
@@ -23,16 +23,16 @@ LENGTH = 48
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
+def model() -> RunningModel:
     return gguftools.load(ROOT / "examples" / "austen-4m")
 
 
 @pytest.fixture(scope="module")
-def ids(model: Model) -> np.ndarray:
+def ids(model: RunningModel) -> np.ndarray:
     return np.random.default_rng(3).integers(0, model.vocabulary_size, (3, LENGTH))
 
 
-def _through(model: Model, ids: np.ndarray, watched: Hessians | None = None) -> list[layerwise.Batch]:
+def _through(model: RunningModel, ids: np.ndarray, watched: Hessians | None = None) -> list[layerwise.Batch]:
     batches = layerwise.begin(model, [ids[:2], ids[2:]])
     for layer in model.network.layers:
         if watched is not None:
@@ -41,7 +41,7 @@ def _through(model: Model, ids: np.ndarray, watched: Hessians | None = None) -> 
     return batches
 
 
-def test_it_ends_where_a_run_at_once_does(model: Model, ids: np.ndarray) -> None:
+def test_it_ends_where_a_run_at_once_does(model: RunningModel, ids: np.ndarray) -> None:
     batches = _through(model, ids, Hessians(2))
     expected = model.lazy_logits(ids).x.reshape(-1, model.tensors["token_embd.weight"].shape[1])
     found = Hessians()
@@ -65,7 +65,7 @@ def test_copies_of_hidden_states_end_where_a_run_at_once_does(tmp_path: Path) ->
     assert ends.shape == expected.shape
 
 
-def test_inputs_are_those_that_products_have(model: Model, ids: np.ndarray) -> None:
+def test_inputs_are_those_that_products_have(model: RunningModel, ids: np.ndarray) -> None:
     seen: dict[str, list[np.ndarray]] = {}
     watched = gguftools.load(ROOT / "examples" / "austen-4m")
     watched.observe = lambda name, x, expert, experts: seen.setdefault(name, []).append(x.copy())
@@ -90,7 +90,7 @@ def test_sums_do_not_depend_on_threads(ids: np.ndarray) -> None:
     assert all(np.array_equal(mine.uppers, found[1].values[key].uppers) for key, mine in found[0].values.items())
 
 
-def test_weights_of_one_input_share_it(model: Model, ids: np.ndarray) -> None:
+def test_weights_of_one_input_share_it(model: RunningModel, ids: np.ndarray) -> None:
     found = Hessians()
     batches = layerwise.begin(model, [ids])
     layerwise.watch(batches, model.network.layers[0], found)
@@ -101,13 +101,13 @@ def test_weights_of_one_input_share_it(model: Model, ids: np.ndarray) -> None:
     assert all(products.count == ids.size for products in of.values())
 
 
-def test_values_are_seen_through_attention(model: Model, ids: np.ndarray) -> None:
+def test_values_are_seen_through_attention(model: RunningModel, ids: np.ndarray) -> None:
     """What attention gives its output projection is the values' weight times the mixed inputs, in every head."""
     name, own = "blk.0.attn_v.weight", model.network.hparams.layers[0]
     weight = model.tensors[name].float32()[: own.value_width]  # the same for all heads, whose inputs are summed up
     alike = from_array(name, np.tile(weight, (own.kv_heads, 1)))
     seen: dict[str, np.ndarray] = {}
-    changed = Model(model.metadata, {**model.tensors, name: alike}, threads=1)
+    changed = RunningModel(model.metadata, {**model.tensors, name: alike}, threads=1)
     found = Hessians()
     layerwise.watch(layerwise.begin(changed, [ids]), changed.network.layers[0], found)
     ((_, _, products),) = found.pieces(name, alike.rows)
@@ -132,13 +132,13 @@ def test_a_token_that_all_look_at_is_most_of_what_values_are() -> None:
     assert [products.matrix().diagonal()[0] for _, _, products in pieces] == [0.25, 1]
 
 
-def test_how_far_inputs_are_from_those_aimed_at(model: Model, ids: np.ndarray) -> None:
+def test_how_far_inputs_are_from_those_aimed_at(model: RunningModel, ids: np.ndarray) -> None:
     """Of products that read alike and of values, in a model whose embeddings are others."""
     name = "token_embd.weight"
     noise = np.random.default_rng(0).standard_normal(model.tensors[name].shape).astype(np.float32)
     values = model.tensors[name].float32()
     changed = {**model.tensors, name: from_array(name, values + noise * values.std() / 2)}
-    other, layer, found = Model(model.metadata, changed, threads=2), model.network.layers[0], Hessians(2, 256)
+    other, layer, found = RunningModel(model.metadata, changed, threads=2), model.network.layers[0], Hessians(2, 256)
     aims, batches = (layerwise.begin(each, [ids[:2], ids[2:]]) for each in (model, other))
     before, expected = [batch.x.copy() for batch in batches], layerwise.begin(model, [ids[:2], ids[2:]])
     layerwise.advance(expected, layer)
@@ -184,7 +184,7 @@ def test_experts_are_not_compared() -> None:
     assert found.of["w", 0].drift() is None
 
 
-def test_changed_weights_are_what_runs_on(model: Model, ids: np.ndarray) -> None:
+def test_changed_weights_are_what_runs_on(model: RunningModel, ids: np.ndarray) -> None:
     layer = model.network.layers[0]
     name = "blk.0.ffn_down.weight"
     zeros: Tensor = from_array(name, np.zeros(model.tensors[name].shape, np.float32))

@@ -10,7 +10,7 @@ import pytest
 from quants import Tensor, encode, format_named, from_array
 from quants.errors import OptionError
 from runtime.kernels import blas, threads
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests.one_perplexity import perplexity
 
 RNG = np.random.default_rng(5)
@@ -55,7 +55,7 @@ TOKENS = RNG.integers(0, VOCABULARY, 4 * 300).tolist()
 
 
 def measured(settings) -> list[float]:
-    model = Model(METADATA, TENSORS, **settings)
+    model = RunningModel(METADATA, TENSORS, **settings)
     return perplexity(TOKENS, model.lazy_logits, 300, bos=None, batch=2).chunks
 
 
@@ -74,10 +74,10 @@ def test_measurements_beside_each_other_do_not_interfere():
 def test_no_part_of_a_pass_uses_other_threads_than_its_own(monkeypatch, count):
     asked = []
     monkeypatch.setattr(threads, "_pool", lambda size: asked.append(size) or ThreadPoolExecutor(size))
-    assert np.isfinite(Model(METADATA, TENSORS, threads=count).logits(TOKENS[:600])).all()
+    assert np.isfinite(RunningModel(METADATA, TENSORS, threads=count).logits(TOKENS[:600])).all()
     assert set(asked) == ({count - 1} if count > 1 else set())
 
 
 def test_fewer_threads_than_one():
     with pytest.raises(OptionError, match="0 threads cannot work"):
-        Model(METADATA, TENSORS, threads=0)
+        RunningModel(METADATA, TENSORS, threads=0)

@@ -13,7 +13,7 @@ import gguftools
 from quants import from_array
 from quants.errors import ModelError
 from runtime.kv_cache import KVCache
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.speculation.draft_files import reader_of
 from tests.archs import checkpoints
 from tests.conftest import DATA
@@ -35,13 +35,13 @@ def converted(entry: str, folder: Path) -> gguftools.Model:
     return gguftools.load(folder / "f32.gguf")
 
 
-def further(model: Model, tokens: Any) -> Any:
+def further(model: RunningModel, tokens: Any) -> Any:
     ids = np.asarray(tokens)
     return model.mtp_logits(ids, model.lazy_logits(ids).states).float32()
 
 
 def test_nothing_is_seen_before_it_comes(source: gguftools.Model) -> None:
-    model, changed = Model(source.metadata, source.tensors, precision="exact"), TEXT.copy()
+    model, changed = RunningModel(source.metadata, source.tensors, precision="exact"), TEXT.copy()
     changed[0, 12] += 1
     one, other = further(model, TEXT), further(model, changed)
     assert one.shape == (1, TEXT.size - 1, model.vocabulary_size)
@@ -76,12 +76,12 @@ def test_logits_of_a_layer_with_a_file_to_itself(entry: str, tmp_path: Path) -> 
 
 
 def test_texts_do_not_see_each_other(source: gguftools.Model) -> None:
-    model = Model(source.metadata, source.tensors, precision="exact")
+    model = RunningModel(source.metadata, source.tensors, precision="exact")
     both = further(model, np.concatenate([TEXT, TEXT[:, ::-1]]))
     np.testing.assert_allclose(both[:1], further(model, TEXT), atol=1e-4)
 
 
-def changed(source: gguftools.Model, keys: dict[str, Any], tensors: dict[str, Any]) -> Model:
+def changed(source: gguftools.Model, keys: dict[str, Any], tensors: dict[str, Any]) -> RunningModel:
     """keys: without the architecture; tensors: values for those whose names end so, None for taking them out."""
     name = source.metadata["general.architecture"]
     own = {**source.metadata, **{f"{name}.{key}": value for key, value in keys.items()}}
@@ -91,7 +91,7 @@ def changed(source: gguftools.Model, keys: dict[str, Any], tensors: dict[str, An
             del found[tensor]
             if values is not None:
                 found[tensor] = from_array(tensor, np.asarray(values, np.float32))
-    return Model(own, found)
+    return RunningModel(own, found)
 
 
 LIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
@@ -128,7 +128,7 @@ def test_a_layer_of_other_widths(source: gguftools.Model) -> None:
 
 def test_keys_that_end_before_it_go_on_as_they_begin(tmp_path: Path) -> None:
     source = converted("exaone-moe", tmp_path)
-    model = Model(source.metadata, source.tensors)
+    model = RunningModel(source.metadata, source.tensors)
     assert [own.window for own in model.next_tokens.hparams.layers] == [8, 8, 8, None, 8]
     config = json.loads((tmp_path / "exaone-moe" / "config.json").read_text(encoding="utf-8"))
     other = tmp_path / "exaone-moe" / "config.json"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import gguftools
 from quants import from_array
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests.archs.test_options import CASES, converted
 
 IDS = [213, 53, 189, 130, 79, 201, 233, 121, 100, 10, 170, 172, 215, 76, 107, 68, 35, 236, 20, 49]
@@ -32,7 +32,7 @@ def test_gemma_3_without_the_base_of_windowed_layers(tmp_path: Path) -> None:
     gguftools.set_metadata(path, [gguftools.Remove(BASE)], output=edited)
     said, absent = (gguftools.load(gguftools.open(each), threads=1).logits(IDS) for each in (path, edited))
     assert_array_equal(absent, said)
-    other = Model({**metadata, BASE: 1e6}, made.tensors, threads=1).logits(IDS)
+    other = RunningModel({**metadata, BASE: 1e6}, made.tensors, threads=1).logits(IDS)
     assert np.abs(other - said).max() > 0.01
 
 
@@ -50,15 +50,15 @@ def test_deepseek_with_one_matrix_for_keys_and_values() -> None:
         name = f"blk.{layer}.attn_kv_b.weight"
         both: NDArray[np.float32] = np.concatenate([np.swapaxes(k, 1, 2), v], axis=1)
         tensors[name] = from_array(name, np.ascontiguousarray(both.reshape(-1, both.shape[2])))
-    wanted = Model(new, made.tensors).logits(IDS)
-    assert_allclose(Model(keys, tensors).logits(IDS), wanted, atol=2e-5 * wanted.std())
+    wanted = RunningModel(new, made.tensors).logits(IDS)
+    assert_allclose(RunningModel(keys, tensors).logits(IDS), wanted, atol=2e-5 * wanted.std())
 
 
 def test_a_stretched_rotation_by_its_old_name() -> None:
     made = converted(case("llama-linear-sharded-7-0"))
     keys = {key: value for key, value in made.metadata.items() if ".rope.scaling." not in key}
     old, new, plain = (
-        Model({**keys, **more}, made.tensors, threads=1).logits(IDS)
+        RunningModel({**keys, **more}, made.tensors, threads=1).logits(IDS)
         for more in (
             {"llama.rope.scale_linear": 4.0},
             {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0},
@@ -82,4 +82,6 @@ def test_layers_of_stablelm_are_parallel_where_they_lack_a_norm(said: bool | Non
     key = "stablelm.use_parallel_residual"
     keys = {other: value for other, value in made.metadata.items() if other != key}
     assert "blk.0.ffn_norm.weight" in made.tensors
-    assert_array_equal(Model(keys if said is None else {**keys, key: said}, made.tensors).logits(IDS), made.logits(IDS))
+    assert_array_equal(
+        RunningModel(keys if said is None else {**keys, key: said}, made.tensors).logits(IDS), made.logits(IDS)
+    )

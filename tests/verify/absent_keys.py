@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 import gguftools
 from archs.metadata import Metadata, ValueType
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests import absent_keys, zoo, zoo_build
 from tests.absent_keys import Case, Compared, Description
 from tests.archs import checkpoints
@@ -73,7 +73,7 @@ def described(name: str, metadata: Metadata, tensors: Any) -> Description:
             keys[key] = (*kinds, data)
     count = LONGER.get(name, TOKENS)
     random = np.random.default_rng(list(name.encode()))
-    model = Model(metadata, tensors)
+    model = RunningModel(metadata, tensors)
     ids, decoder_ids = (random.integers(3, model.vocabulary_size, size).tolist() for size in (count, 16))
     width = model.logits(ids, decoder_ids if model.encoder_decoder else ()).shape[-1]
     states = width != model.vocabulary_size

@@ -34,6 +34,8 @@ from numpy.typing import NDArray
 import gguftools
 from quants import from_array
 from runtime import ops
+from runtime.arrays import Ids
+from runtime.mixers.attention import AttentionOptions
 from runtime.multimodal import audio, encoder, layers, vision
 from runtime.multimodal.audio import AudioEncoder
 from runtime.multimodal.layers import Vit, Weights
@@ -187,8 +189,11 @@ def kept_sinks(q: Floats, k: Floats, more: Floats) -> tuple[Floats, Floats]:
     return q, k
 
 
-def with_sinks(q: Floats, k: Floats, v: Floats, *, scale: float, **more: Any) -> Floats:
-    return ATTEND(q, k, v, scale=scale, sinks=KEPT.pop() * np.float32(scale) if KEPT else None, **more)
+def with_sinks(
+    q: Floats, k: Floats, v: Floats, at: Ids, scale: float, options: AttentionOptions, **more: Any
+) -> Floats:
+    options = replace(options, sinks=KEPT.pop() * np.float32(scale) if KEPT else None)
+    return ATTEND(q, k, v, at, scale, options, **more)
 
 
 KEPT: list[Floats] = []

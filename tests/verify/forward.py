@@ -34,7 +34,7 @@ import transformers
 import gguftools
 from quants.errors import GgufToolsError
 from runtime.evaluation.pooling import scores
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.products import integer_product
 from tests.choices import flipped, recorded
 from tests.zoo import CLOSE, TOLERANCE
@@ -141,7 +141,7 @@ def prompt(name: str, tokens: int = TOKENS) -> tuple[list[int], list[int]]:
 
 
 def differences(
-    model: Model, ids: list[int], decoder_ids: list[int], wanted: Any, what: str = "logits", whole: bool = False
+    model: RunningModel, ids: list[int], decoder_ids: list[int], wanted: Any, what: str = "logits", whole: bool = False
 ) -> tuple[float, float]:
     """Largest |difference| over the logits' std, at once and piece by piece (0 if whole, or if all of it matters)."""
     std = wanted.std()

@@ -54,7 +54,7 @@ VOCABULARIES = {
 }
 IS_PART = "it is the text part of a model of images"
 NEEDS_BOTH = f"needs --mmproj: {IS_PART}"
-NEEDS_ENCODERS = "name the file of its encoders, too: gguftools export MODEL --mmproj TOWERS -o FOLDER"
+NEEDS_ENCODERS = "name the file of its encoders, too: `gguftools export MODEL --mmproj ENCODERS -o FOLDER`"
 
 
 @dataclass(frozen=True)

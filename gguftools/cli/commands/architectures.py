@@ -17,13 +17,13 @@ GROUP = "Inspect"
 def architectures(json: bool = False, markdown: bool = False) -> None:
     from ...inspection.catalogue import architectures as known
     from ...inspection.catalogue import encoders
-    from ..ui import print_line, print_markdown, print_table, said
+    from ..ui import print_line, print_markdown, print_result, print_table
 
-    found = known()
-    if said(found, json):
+    infos = known()
+    if print_result(infos, json):
         return
     show = print_markdown if markdown else print_table
-    named = tuple(each for each in found if not each.wrapper)
+    named = tuple(each for each in infos if not each.wrapper)
     rows = [
         (
             each.name,
@@ -50,11 +50,11 @@ def architectures(json: bool = False, markdown: bool = False) -> None:
         print_line(line)
 
 
-def _remarks(found: "tuple[ArchitectureInfo, ...]") -> Iterator[str]:
+def _remarks(infos: "tuple[ArchitectureInfo, ...]") -> Iterator[str]:
     from ...inspection.catalogue import coverage, wrappers
 
     by_reason: dict[str, list[str]] = {}
-    for each in found:
+    for each in infos:
         if each.export_obstacle and not each.draft:
             by_reason.setdefault(each.export_obstacle, []).append(each.hf_classes[0])
     for reason, names in by_reason.items():

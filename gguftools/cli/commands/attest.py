@@ -31,21 +31,21 @@ def attest(
     threads: int | None = None,
     json: bool = False,
 ) -> None:
+    from ...lab.reproduction import Provenance, verify_attestation
     from ...lab.reproduction import attest as write
-    from ...lab.reproduction import verify_attestation
-    from ..ui import bytes_progress, print_line, said, usage
+    from ..ui import bytes_progress, print_line, print_result, usage
 
     if verify and source is not None:
         usage("--verify cannot be combined with --source", "--verify checks a statement and writes none")
     if verify:
         with bytes_progress(f"verify {file.name}") as progress:
-            found = verify_attestation(file, statement, threads=threads, progress=progress)
-        if not said(found, json):
-            for problem in found.problems:
+            verification = verify_attestation(file, statement, threads=threads, progress=progress)
+        if not print_result(verification, json):
+            for problem in verification.problems:
                 print_line(problem)
-            verdict = "is not" if found.problems else "is"
-            print_line(f"{found.path} {verdict} what {found.statement} says")
-        raise Exit(0 if found.ok else 1)
+            verdict = "is not" if verification.problems else "is"
+            print_line(f"{verification.path} {verdict} what {verification.statement} says")
+        raise Exit(0 if verification.ok else 1)
     if statement is not None:
         usage(
             f"{statement} is a statement to check, but --verify is missing",
@@ -54,17 +54,14 @@ def attest(
     with bytes_progress(f"attest {file.name}") as progress:
         made = write(
             file,
-            manifest=manifest_file,
-            source=source,
-            recipe=recipe,
-            imatrix=imatrix,
+            Provenance(manifest_file, source, recipe, imatrix),
             output=output,
             sign=sign,
             overwrite=overwrite,
             threads=threads,
             progress=progress,
         )
-    if not said(made, json, [made.path, *([made.bundle] if made.bundle else [])]):
+    if not print_result(made, json, [made.path, *([made.bundle] if made.bundle else [])]):
         what = f"from {made.manifest}" if made.manifest else "of its digests and what was named: it has no manifest"
         print_line(f"{made.path}: a statement {what}")
         if made.bundle:

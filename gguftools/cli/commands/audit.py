@@ -27,14 +27,14 @@ def audit(
     from ...inspection.audit import audit as look
     from ..ui import bytes_progress, print_json, print_line, print_table
 
-    found = []
+    reports = []
     for path in files:
         with bytes_progress(f"audit {path.name}") as progress:
-            found.append(look(path, against, tensors=tensor_values, threads=threads, progress=progress))
+            reports.append(look(path, against, tensors=tensor_values, threads=threads, progress=progress))
     if json:
-        print_json(found[0] if len(found) == 1 else found)
+        print_json(reports[0] if len(reports) == 1 else reports)
     else:
-        for each in found:
+        for each in reports:
             rows = [
                 (f.severity, f.rule, f.key + (f":{f.line}" if f.line else ""), repr(f.message)[1:-1])
                 for f in each.findings
@@ -43,4 +43,4 @@ def audit(
                 print_table(str(each.path), ("", "rule", "where", "what"), rows)
             templates = f"{len(each.templates)} chat template{'s' * (len(each.templates) != 1)} read"
             print_line(f"{each.path}: {len(rows)} finding{'s' * (len(rows) != 1)}, {templates}")
-    raise Exit(1 if any(each.reaches(fail_on) for each in found) else 0)
+    raise Exit(1 if any(each.reaches(fail_on) for each in reports) else 0)

@@ -42,14 +42,14 @@ def chat_template(
                 print_line(each.text, keep="\n\t")
         sys.stdout.flush()
         return
-    found = compare_chat_templates(model, against, messages)
+    comparison = compare_chat_templates(model, against, messages)
     if json:
-        print_json(found)
-    elif found.equal:
+        print_json(comparison)
+    elif comparison.equal:
         print_line("all texts are the same")
-    for name, lines in () if json else found.differences.items():
+    for name, lines in () if json else comparison.differences.items():
         print_line(f"# {name}")
         for line in lines:
             print_line(line, keep="\t")
-    if not found.equal:
+    if not comparison.equal:
         raise Exit(1)

@@ -45,7 +45,7 @@ PANELS = {
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """What is made of the checkpoint beside the type of its weights."""
+    """Options for a checkpoint's contents, except for the type of its weights."""
 
     fallback: Annotated[str, "With --outtype exact: type of weights that no GGUF format holds exactly."] = "auto"
     rounded_grids: Annotated[

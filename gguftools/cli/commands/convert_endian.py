@@ -24,11 +24,11 @@ def convert_endian(
     json: bool = False,
 ) -> None:
     from ...conversion.endianness import convert_endian as run
-    from ..ui import bytes_progress, print_line, said, size
+    from ..ui import bytes_progress, print_line, print_result, size
 
     with bytes_progress(f"convert {file.name}") as progress:
         report = run(file, order, output, overwrite, progress)
-    if said(report, json, report.files):
+    if print_result(report, json, report.files):
         return
     for path in report.files:
         print_line(str(path))

@@ -22,11 +22,12 @@ def demo(
     json: bool = False,
 ) -> None:
     from ...conversion.demo import demo as run
-    from ..ui import note, note_slow_products, print_table, said, size
+    from ..ui import named_progress, note_slow_products, print_result, print_table, size
 
     note_slow_products(None)
-    rows = run(model, file, output, overwrite=overwrite, step=note)
-    if said(rows, json, [row.file for row in rows]):
+    with named_progress("demo") as progress:
+        rows = run(model, file, output, overwrite=overwrite, progress=progress)
+    if print_result(rows, json, [row.file for row in rows]):
         return
     cells = [
         (

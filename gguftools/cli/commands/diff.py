@@ -61,38 +61,38 @@ def diff(
 
 def _errors(a: Path, b: Path, sort: str, imatrix: Path | None, threads: int | None, json: bool) -> int:
     from ...inspection.weight_errors import weight_errors
-    from ..ui import bytes_progress, said
+    from ..ui import bytes_progress, print_result
 
     with bytes_progress(f"compare {a.name}") as progress:
-        found = weight_errors(a, b, imatrix=imatrix, sort=sort, threads=threads, progress=progress)
-    if not said(found, json):
-        _print_errors(found)
-    return 0 if found.is_complete else 1
+        report = weight_errors(a, b, imatrix=imatrix, sort=sort, threads=threads, progress=progress)
+    if not print_result(report, json):
+        _print_errors(report)
+    return 0 if report.is_complete else 1
 
 
-def _print_errors(found: "WeightErrors") -> None:
+def _print_errors(report: "WeightErrors") -> None:
     from ..ui import print_line, print_table
 
-    columns = ("bits", "rmse", "largest", "relative", *(["weighted"] if found.imatrix else []), "SQNR dB")
+    columns = ("bits", "rmse", "largest", "relative", *(["weighted"] if report.imatrix else []), "SQNR dB")
     right = "r" * len(columns)
-    rows = [(each.name, each.a, each.b, *_error_cells(each.errors, found)) for each in found.tensors]
-    print_table("tensors", ("tensor", str(found.a), str(found.b), *columns), rows, f"lll{right}")
+    rows = [(each.name, each.a, each.b, *_error_cells(each.errors, report)) for each in report.tensors]
+    print_table("tensors", ("tensor", str(report.a), str(report.b), *columns), rows, f"lll{right}")
     print_line()
-    kinds = [(kind, *_error_cells(errors, found)) for kind, errors in found.kinds.items()]
-    kinds.append(("all", *_error_cells(found.total, found)))
-    print_table("kinds of tensors", ("kind", *columns), kinds, f"l{right}")
-    for names, what in ((found.only_a, f"only in {found.a}"), (found.only_b, f"only in {found.b}")):
+    totals = [(name, *_error_cells(errors, report)) for name, errors in report.kinds.items()]
+    totals.append(("all", *_error_cells(report.total, report)))
+    print_table("kinds of tensors", ("kind", *columns), totals, f"l{right}")
+    for names, what in ((report.only_a, f"only in {report.a}"), (report.only_b, f"only in {report.b}")):
         for name in names:
             print_line(f"{name} is {what}")
-    for name, a, b in found.shapes:
-        print_line(f"{name} is {' × '.join(map(str, a))} in {found.a}, {' × '.join(map(str, b))} in {found.b}")
-    for name in found.unread:
+    for name, a, b in report.shapes:
+        print_line(f"{name} is {' × '.join(map(str, a))} in {report.a}, {' × '.join(map(str, b))} in {report.b}")
+    for name in report.unread:
         print_line(f"{name} is of a type that cannot be decoded")
-    print_line(found.verdict)
+    print_line(report.verdict)
 
 
-def _error_cells(errors: "Errors", found: "WeightErrors") -> list[str]:
-    shares = [errors.relative, *([errors.weighted] if found.imatrix else [])]
+def _error_cells(errors: "Errors", report: "WeightErrors") -> list[str]:
+    shares = [errors.relative, *([errors.weighted] if report.imatrix else [])]
     cells = [f"{errors.bits_per_weight:.2f}", f"{errors.rmse:.3g}", f"{errors.largest:.3g}"]
     cells += ["" if share is None else f"{100 * share:.3g} %" for share in shares]
     cells.append("" if errors.sqnr is None else f"{errors.sqnr:.2f}")
@@ -103,41 +103,41 @@ def _error_cells(errors: "Errors", found: "WeightErrors") -> list[str]:
 
 def _identify(a: Path, b: Path, imatrix: Path | None, full: bool, threads: int | None, json: bool) -> int:
     from ...inspection.identification import identify
-    from ..ui import bytes_progress, said
+    from ..ui import bytes_progress, print_result
 
     with bytes_progress(f"identify {b.name}") as progress:
-        found = identify(a, b, imatrix=imatrix, full=full, threads=threads, progress=progress)
-    if not said(found, json):
-        _print_identification(found)
-    return 0 if found.is_explained else 1
+        report = identify(a, b, imatrix=imatrix, full=full, threads=threads, progress=progress)
+    if not print_result(report, json):
+        _print_identification(report)
+    return 0 if report.is_explained else 1
 
 
-def _print_identification(found: "Identification") -> None:
+def _print_identification(report: "Identification") -> None:
     from ...inspection.identification import MADE
     from ..ui import print_line, print_table
 
-    shown = [each for each in found.tensors if each.is_other_format or not each.is_explained]
+    shown = [each for each in report.tensors if each.is_other_format or not each.is_explained]
     if shown:
-        columns = ("tensor", "type", found.recipe, "made", "rows", "equal", "error", "ours")
+        columns = ("tensor", "type", report.recipe, "made", "rows", "equal", "error", "ours")
         print_table("tensors that are otherwise", columns, [_origin_row(each) for each in shown], "llllrrrr")
-    for made, count in found.made.items():
+    for made, count in report.made.items():
         print_line(f"{count} tensors {MADE[made]}")
-    if found.vias and found.unexplained:
-        print_line(f"of some, the original was rounded to {' or '.join(found.vias)} first")
+    if report.vias and report.unexplained:
+        print_line(f"of some, the original was rounded to {' or '.join(report.vias)} first")
     for names, what in (
-        (found.only_original, "missing"),
-        (found.only_file, "new"),
-        (found.other_shapes, "of another shape"),
+        (report.only_original, "missing"),
+        (report.only_file, "new"),
+        (report.other_shapes, "of another shape"),
     ):
         for name in names:
             print_line(f"{name} is {what}")
-    if found.declared_imatrix and found.imatrix is None:
-        print_line(f"the file says that an importance matrix was used, {found.declared_imatrix}: --imatrix tries one")
-    if found.also:
-        print_line(f"the formats are those of {', '.join(found.also)}, too")
-    print_line(found.verdict)
-    more = f"{len(found.rules)} rules of --tensor-type, which --json has, make the same formats"
-    print_line(f"the same formats: {found.command}" if found.command else more)
+    if report.declared_imatrix and report.imatrix is None:
+        print_line(f"the file says that an importance matrix was used, {report.declared_imatrix}: --imatrix tries one")
+    if report.also:
+        print_line(f"the formats are those of {', '.join(report.also)}, too")
+    print_line(report.verdict)
+    more = f"{len(report.rules)} rules of --tensor-type, which --json has, make the same formats"
+    print_line(f"the same formats: {report.command}" if report.command else more)
 
 
 def _origin_row(each: "TensorOrigin") -> tuple[str, ...]:
@@ -145,21 +145,21 @@ def _origin_row(each: "TensorOrigin") -> tuple[str, ...]:
     return (each.name, each.format, each.expected or "", each.made, str(each.rows), str(each.equal_rows), *shares)
 
 
-def _print_comparison(found: "DiffReport", all_tensors: bool) -> None:
+def _print_comparison(report: "DiffReport", all_tensors: bool) -> None:
     from ...metadata.text import typed
     from ..ui import print_line, print_table
 
-    for key in found.keys:
+    for key in report.keys:
         for sign, value in (("-", key.a), ("+", key.b)):
             if value is not None:
                 print_line(f"{sign} {key.key}  {typed(value)}")
         if key.note:
             print_line(f"  ({key.note})")
-    tensors = found.tensors if all_tensors else found.different_tensors
+    tensors = report.tensors if all_tensors else report.different_tensors
     if tensors:
-        columns = ("tensor", "", str(found.a), str(found.b), "rmse", "largest", "relative")
+        columns = ("tensor", "", str(report.a), str(report.b), "rmse", "largest", "relative")
         print_table("tensors", columns, [_tensor_row(tensor) for tensor in tensors], "llllrrr")
-    print_line(found.verdict)
+    print_line(report.verdict)
 
 
 def _tensor_row(tensor: "TensorDifference") -> tuple[str, ...]:
@@ -172,16 +172,16 @@ def _tensor_row(tensor: "TensorDifference") -> tuple[str, ...]:
     return (tensor.name, tensor.kind, *shown, *numbers)
 
 
-def _print_drafting(found: "DraftingReport") -> None:
+def _print_drafting(report: "DraftingReport") -> None:
     from ..ui import print_line
 
-    print_line(f"{found.draft} {'can' if found.possible else 'can NOT'} draft for {found.target}")
-    print_line(f"tokens: {found.tokens[0]:,} and {found.tokens[1]:,}, the same up to {found.same_until:,}")
-    for role, (target, draft) in found.special.items():
+    print_line(f"{report.draft} {'can' if report.possible else 'can NOT'} draft for {report.target}")
+    print_line(f"tokens: {report.tokens[0]:,} and {report.tokens[1]:,}, the same up to {report.same_until:,}")
+    for role, (target, draft) in report.special.items():
         print_line(f"{role}: {target} and {draft}")
-    for obstacle in found.obstacles:
+    for obstacle in report.obstacles:
         print_line(f"obstacle: {obstacle}")
-    for remark in found.notes:
+    for remark in report.notes:
         print_line(f"note: {remark}")
-    if found.edits:
-        print_line(f"to edit: gguftools set-metadata {found.draft} {' '.join(found.edits)}")
+    if report.edits:
+        print_line(f"to edit: gguftools set-metadata {report.draft} {' '.join(report.edits)}")

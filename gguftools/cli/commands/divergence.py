@@ -31,7 +31,7 @@ PANELS = {
 
 @dataclass(frozen=True)
 class BaseOptions:
-    """How the base's logits are saved, or read again."""
+    """Options for saving and reading the base's logits."""
 
     save_base: Annotated[
         str | None, Option(metavar="PATH", help="Save the base's logits: compact as .gguf, else in llama.cpp's form.")
@@ -47,7 +47,7 @@ class BaseOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """How the result is printed or written."""
+    """Options for printing and writing the result."""
 
     worst: Annotated[int, Option(min=0, max=20, help="Show the N predictions that diverge most.")] = 0
     html: str | None = None
@@ -145,7 +145,7 @@ def _check_limits(report: "DivergenceReport", limits: "Mapping[str, float]") -> 
 
 
 def _write_html(report: "DivergenceReport", html: str, overwrite: bool, reads: list[Path], threads: int | None) -> None:
-    """The report as a page, with the errors of the weights where the base has weights."""
+    """Write the report as an HTML page, with the errors of the weights if the base has weights."""
     from ...publish.report.page import write_html
     from ...publish.report.weights import tensor_errors
     from ..ui import bytes_progress
@@ -158,14 +158,14 @@ def _write_html(report: "DivergenceReport", html: str, overwrite: bool, reads: l
 
 
 def _print(report: "DivergenceReport", shown: ReportOptions) -> None:
-    from ..ui import print_line, said
+    from ..ui import print_line, print_result
 
     if shown.markdown:
         from ...publish.report.card import markdown
 
-        said(report, False)
+        print_result(report, False)
         print_line(markdown(report.as_dict()).rstrip("\n"), keep="\n")
-    elif not said(report, shown.json):
+    elif not print_result(report, shown.json):
         _print_files(report, shown.worst)
     sys.stdout.flush()
 
@@ -249,7 +249,7 @@ def _print_file(report: "DivergenceReport", file: "FileDivergence", worst: int) 
 
 
 def _lines(report: "DivergenceReport", of: Any, bound: str) -> list[tuple[str, str, str]]:
-    """Means with their errors."""
+    """Return the rows of the table of means with their standard errors."""
     change = of["p_change"]
     return [
         ("PPL(file)", f"{of['perplexity']:.6f}", f"{of['perplexity_standard_error']:.6f}"),

@@ -48,7 +48,7 @@ def draft_check(
     from ...lab.drafts import draft_check as check
     from ...measurement.texts import named_texts
     from ...models.model import opened_gguf
-    from ..ui import note_slow_products, said, usage, window_progress
+    from ..ui import note_slow_products, print_result, usage, window_progress
 
     if not (drafts or draft_lookup or draft_mtp):
         usage("there is no draft to check", "name a file behind the model, or add --draft-lookup or --draft-mtp")
@@ -74,7 +74,7 @@ def draft_check(
             ),
             progress=progress,
         )
-    if not said(report, json):
+    if not print_result(report, json):
         _print(report, markdown)
     if not report.possible:
         raise Exit(1)
@@ -168,7 +168,7 @@ def _by_text(draft: "DraftFigures") -> Iterator[tuple[str, ...]]:
 
 
 def _lines(report: "DraftCheckReport") -> Iterator[str]:
-    """What is said below the tables."""
+    """Yield the lines below the tables."""
     for draft in report.drafts:
         for obstacle in draft.obstacles:
             yield f"{draft.name} can NOT draft: {obstacle}"
@@ -197,8 +197,8 @@ def _about(draft: "DraftFigures") -> Iterator[str]:
     else:
         yield f"{draft.name}: drafting a token costs {draft.cost_ratio or 0:.3f} of one of the model, {how}"
     if draft.runs is not None and draft.runs["mean"] is not None:
-        found = draft.runs
-        middle = f"mean {found['mean']:.2f}, median {found['median']:g}, longest {found['longest']}"
+        runs = draft.runs
+        middle = f"mean {runs['mean']:.2f}, median {runs['median']:g}, longest {runs['longest']}"
         yield f"{draft.name}: the same top token at {100 * (draft.agreement or 0):.2f} %; in a row {middle}"
 
 

@@ -19,7 +19,7 @@ EXAMPLES = (
 )
 GROUP = "Run"
 SHOWN = 4  # values of a vector
-MOST_COMPARED = 12  # texts
+MAX_COMPARED = 12  # texts
 
 
 def embed(
@@ -52,7 +52,7 @@ def embed(
     from ...models.model import opened_gguf
     from ...writing.vectors import check_output
     from .. import terminal
-    from ..ui import note_before_running, print_line, said, window_progress
+    from ..ui import note_before_running, print_line, print_result, window_progress
 
     source = opened_gguf(model)
     chosen = file_pooling(source.metadata) if pooling is None else pooling_named(pooling)
@@ -66,31 +66,33 @@ def embed(
         )
     if output is not None:
         report = report.save(output, overwrite=overwrite, reads=[prompts] if prompts else [])
-    if said(report, json):
+    if print_result(report, json):
         return
-    found = report.embeddings
+    result = report.embeddings
     if output is None:
-        _print(found)
+        _print(result)
     else:
-        rows, width = found.vectors.shape
-        print_line(str(target) if terminal.quiet else f"{target}: {rows} vectors of {width}, pooled by {found.pooling}")
+        rows, width = result.vectors.shape
+        print_line(
+            str(target) if terminal.quiet else f"{target}: {rows} vectors of {width}, pooled by {result.pooling}"
+        )
 
 
-def _print(found: "Embeddings") -> None:
-    """The first values of each vector, and the cosine between texts; or scores."""
+def _print(result: "Embeddings") -> None:
+    """Print the first values of each vector and the cosines between texts, or a reranker's scores."""
     from ..ui import print_table
 
-    values = found.vectors[:, : None if found.pooling == "rank" else SHOWN]
-    columns = found.labels if found.pooling == "rank" and found.labels else [str(i) for i in range(values.shape[1])]
-    texts = [i for i, count in enumerate(found.tokens, 1) for _ in range(count if found.pooling == "none" else 1)]
+    values = result.vectors[:, : None if result.pooling == "rank" else SHOWN]
+    columns = result.labels if result.pooling == "rank" and result.labels else [str(i) for i in range(values.shape[1])]
+    texts = [i for i, count in enumerate(result.tokens, 1) for _ in range(count if result.pooling == "none" else 1)]
     rows = [
-        (str(text), str(found.tokens[text - 1]), *(f"{value:.6f}" for value in row))
+        (str(text), str(result.tokens[text - 1]), *(f"{value:.6f}" for value in row))
         for text, row in zip(texts, values, strict=True)
     ]
     print_table(None, ("text", "tokens", *columns), rows, "r" * (2 + len(columns)))
-    if found.pooling not in ("none", "rank") and 1 < len(texts) <= MOST_COMPARED:
+    if result.pooling not in ("none", "rank") and 1 < len(texts) <= MAX_COMPARED:
         from runtime.evaluation.pooling import EUCLIDEAN, normalized
 
-        unit = normalized(found.vectors, EUCLIDEAN)
+        unit = normalized(result.vectors, EUCLIDEAN)
         alike = [(str(i), *(f"{value:.4f}" for value in row)) for i, row in enumerate(unit @ unit.T, 1)]
         print_table("cosine", ("text", *(row[0] for row in alike)), alike, "r" * (1 + len(alike)))

@@ -42,7 +42,7 @@ def evaluate(
     from ...measurement.options import EvaluationOptions
     from ...measurement.progress_record import remove_record
     from ...models.model import opened_gguf
-    from ..ui import note_before_running, said, usage, window_progress
+    from ..ui import note_before_running, print_result, usage, window_progress
 
     if hellaswag is None and winogrande is None and multiple_choice is None:
         usage("no benchmark is given", "add --hellaswag FILE, --winogrande FILE or --multiple-choice FILE")
@@ -61,7 +61,7 @@ def evaluate(
             options=EvaluationOptions(tasks, seed, precision, record, keep_record=True),
             progress=progress,
         )
-    if not said(result, json):
+    if not print_result(result, json):
         for test in result.tests:
             _print_test(result, test, markdown)
     sys.stdout.flush()
@@ -69,7 +69,7 @@ def evaluate(
 
 
 def _print_test(result: "EvaluationReport", test: "TestReport", markdown: bool) -> None:
-    """A table of one test, a row for each file."""
+    """Print a table of one test, with a row for each file."""
     from ..ui import print_line, print_markdown, print_table
 
     scores = [file.tests[test.name] for file in result.files]

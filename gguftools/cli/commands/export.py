@@ -31,7 +31,7 @@ def export(
 ) -> None:
     from ...conversion.export import export as run
     from ...writing.options import WriteOptions
-    from ..ui import bytes_progress, note, print_line, said, size, usage
+    from ..ui import bytes_progress, note, print_line, print_result, size, usage
 
     alone = tensors is not None or output.endswith((".safetensors", ".npy"))
     if split_max_size is not None and alone:
@@ -42,7 +42,7 @@ def export(
     if mmproj is not None and alone:
         usage("--mmproj cannot be combined with --tensors, .safetensors or .npy", "name that file as SOURCE instead")
     with bytes_progress(f"export {source.name}") as progress:
-        found = run(
+        report = run(
             source,
             output,
             mmproj=mmproj,
@@ -51,9 +51,11 @@ def export(
             max_size=split_max_size,
             write=WriteOptions(threads, progress=progress, overwrite=overwrite),
         )
-    if found.differing:
-        note(f"warning: a conversion of this would write other values of {', '.join(found.differing)}")
-    if said(found, json, [found.path]):
+    if report.differing:
+        note(f"warning: a conversion of this would write other values of {', '.join(report.differing)}")
+    if print_result(report, json, [report.path]):
         return
-    kind = f" ({found.hf_class})" if found.hf_class else ""
-    print_line(f"{found.path}{kind}: {found.tensors} tensors, {size(found.bytes)}, in {', '.join(found.files[-4:])}")
+    hf_class = f" ({report.hf_class})" if report.hf_class else ""
+    print_line(
+        f"{report.path}{hf_class}: {report.tensors} tensors, {size(report.bytes)}, in {', '.join(report.files[-4:])}"
+    )

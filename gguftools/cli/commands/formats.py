@@ -6,9 +6,9 @@ GROUP = "Inspect"
 
 def formats(json: bool = False) -> None:
     from ...inspection.catalogue import formats as known
-    from ..ui import print_table, said
+    from ..ui import print_result, print_table
 
-    if said(known(), json):
+    if print_result(known(), json):
         return
     rows = [
         (

@@ -56,7 +56,7 @@ PANELS = {
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """How many texts are generated of a prompt, and what is printed of each."""
+    """Options for the number of texts per prompt, and the output for each."""
 
     include_stop_str_in_output: Annotated[bool, "Keep the stop text that ended the answer."] = False
     samples: Annotated[int, Option(min=1, help="Texts per prompt, with --seed and the numbers after it.")] = 1
@@ -98,7 +98,7 @@ class OutputOptions:
 
 @dataclass(frozen=True)
 class DraftOptions:
-    """What drafts tokens for speculative decoding, and how."""
+    """Options for speculative decoding."""
 
     draft: Annotated[
         Path | None, Option(metavar="FILE", help="Draft model for speculative decoding, with the same vocabulary.")

@@ -25,18 +25,27 @@ def gpu_split(
     json: bool = False,
 ) -> None:
     from ...lab.gpu_split import gpu_split as run
-    from ..ui import named_progress, print_line, said, size
+    from ..ui import named_progress, print_line, print_result, size
 
     with named_progress("choose neurons") as progress:
         report = run(
-            activations, vram, model, output, batch=batch, least=min_neurons, overwrite=overwrite, progress=progress
+            activations,
+            vram,
+            model,
+            output,
+            batch=batch,
+            min_neurons=min_neurons,
+            overwrite=overwrite,
+            progress=progress,
         )
-    if said(report, json, [report.file]):
+    if print_result(report, json, [report.file]):
         return
-    found = report.placement
-    neurons = sum(len(gpu) for gpu in found.gpu)
-    print_line(f"{report.file}: {sum(int(gpu.sum()) for gpu in found.gpu)} of {neurons} neurons, {size(found.used)}")
+    placement = report.placement
+    neurons = sum(len(gpu) for gpu in placement.gpu)
     print_line(
-        f"they made {100 * found.activations:.1f} % of all activations"
-        + ("" if found.optimal else "; the solver's time was up, there may be a better placement")
+        f"{report.file}: {sum(int(gpu.sum()) for gpu in placement.gpu)} of {neurons} neurons, {size(placement.used)}"
+    )
+    print_line(
+        f"they made {100 * placement.activations:.1f} % of all activations"
+        + ("" if placement.optimal else "; the solver's time was up, there may be a better placement")
     )

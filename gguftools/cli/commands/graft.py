@@ -52,7 +52,7 @@ def graft(
     from ...lab.grafting import ExpertOptions, GraftOptions
     from ...lab.grafting import graft as run
     from ...writing.options import WriteOptions
-    from ..ui import bytes_progress, said
+    from ..ui import bytes_progress, print_result
 
     experts = None
     if drop_experts is not None:
@@ -68,7 +68,7 @@ def graft(
             options=GraftOptions(force, measure, ctx, chunks),
             write=WriteOptions(threads, progress=progress, dry_run=dry_run, overwrite=overwrite),
         )
-    if not said(report, json, [] if report.dry_run else [report.path]):
+    if not print_result(report, json, [] if report.dry_run else [report.path]):
         _print(report)
 
 

@@ -25,13 +25,13 @@ EXAMPLES = (
     "gguftools graph model.gguf --against eval-callback.log",
 )
 GROUP = "Expert"
-MOST_WEIGHTS = 4  # that are shown of a node; --json has all
-MOST_KEYS = 6
+MAX_WEIGHTS = 4  # that are shown of a node; --json has all
+MAX_KEYS = 6
 
 
 @dataclass(frozen=True)
 class ValueOptions:
-    """What is run for values, and what is done with them."""
+    """Options for computing values, and for printing, saving and comparing them."""
 
     values: Annotated[bool, "Run a text and show each node's values."] = False
     against: Annotated[
@@ -89,7 +89,7 @@ def graph(
 
 
 def _run(source: "Model", run: ValueOptions) -> "tuple[NodeValues | None, Comparison | None]":
-    """Run the text, save the values and compare them, as far as each is asked for."""
+    """Run the text; save the values and compare them on request."""
     from ...io.atomic import InputFiles
     from ...lab.graph_values import TOLERANCE, check_output, compare_values, node_values
     from ...metadata.prompts import check_unicode, read_stdin
@@ -101,7 +101,7 @@ def _run(source: "Model", run: ValueOptions) -> "tuple[NodeValues | None, Compar
     if given is None and not run.against:
         usage("there is no text to run", "give a text with -p, or ids with --tokens")
     read = run.against if run.against and run.against.is_file() else None
-    reads = InputFiles(option="--save").also([*source.files, read])
+    reads = InputFiles(parameter="save").also([*source.files, read])
     target = None if run.save is None else check_output(run.save, run.overwrite, reads)
     note_before_running(source, run.threads)
     comparison = None
@@ -154,7 +154,7 @@ def _title(each: "LayerGroup") -> str | None:
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:
-    """Numbers as `1 to 4, 6`."""
+    """Format numbers as `1 to 4, 6`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:
@@ -166,9 +166,9 @@ def _ranges(numbers: tuple[int, ...]) -> str:
 
 def _row(node: "GraphNode") -> tuple[str, ...]:
     weights = [f"{each.name} {each.format} {_shape(each.shape)}" for each in node.weights]
-    more = len(weights) - MOST_WEIGHTS
+    more = len(weights) - MAX_WEIGHTS
     if more > 0:
-        weights = [*weights[:MOST_WEIGHTS], f"{more} more"]
+        weights = [*weights[:MAX_WEIGHTS], f"{more} more"]
     return str(node.number), node.name, node.operation, ", ".join(node.inputs), ", ".join(weights), _shape(node.shape)
 
 
@@ -176,12 +176,12 @@ def _shape(shape: tuple[int, ...]) -> str:
     return " × ".join(map(str, shape))
 
 
-def _print_values(found: "NodeValues", shown: "ModelGraph", layer: int | None) -> None:
+def _print_values(node_values: "NodeValues", shown: "ModelGraph", layer: int | None) -> None:
     from ...lab.graph_values import summary
     from ..ui import print_line
 
     nodes = {node.name: node for node in shown.nodes}
-    for name, array in found.values.items():
+    for name, array in node_values.values.items():
         if layer is not None and not name.endswith(f"-{layer}"):
             continue
         of, node = summary(array), nodes.get(name)
@@ -200,13 +200,14 @@ def _values_line(ends: list[float], size: int) -> str:
     return f"    [{', '.join(words)}]"
 
 
-def _print_comparison(found: "Comparison", shown: "ModelGraph", every: bool) -> None:
+def _print_comparison(comparison: "Comparison", shown: "ModelGraph", every: bool) -> None:
     from ..ui import print_line, print_table
 
-    kind = {"model": "", "values": ", saved values", "transformers": ", run by transformers", "log": ", a log"}
-    total = len(found.nodes) + len(found.not_compared)
-    count = f"{len(found.tokens)} token{'s' if len(found.tokens) != 1 else ''}"
-    print_line(f"{found.file} beside {found.other}{kind[found.kind]}: {len(found.nodes)} of {total} values of {count}")
+    labels = {"model": "", "values": ", saved values", "transformers": ", run by transformers", "log": ", a log"}
+    total = len(comparison.nodes) + len(comparison.not_compared)
+    count = f"{len(comparison.tokens)} token{'s' if len(comparison.tokens) != 1 else ''}"
+    compared = f"{len(comparison.nodes)} of {total} values of {count}"
+    print_line(f"{comparison.file} beside {comparison.other}{labels[comparison.kind]}: {compared}")
     rows = [
         (
             each.name,
@@ -216,25 +217,25 @@ def _print_comparison(found: "Comparison", shown: "ModelGraph", every: bool) -> 
             f"{each.jump:.2f}" if each.jump else "",
             "differs" if each.differs else "equal",
         )
-        for each in found.nodes
-        if every or _is_shown(each, found, shown)
+        for each in comparison.nodes
+        if every or _is_shown(each, comparison, shown)
     ]
     print_table(None, ("node", "operation", "largest / std", "rms / std", "growth", ""), rows, "llrrrl")
-    if found.first is None:
-        print_line(f"no node differs by more than {found.tolerance:g} standard deviations")
+    if comparison.first is None:
+        print_line(f"no node differs by more than {comparison.tolerance:g} standard deviations")
         return
-    _print_difference("first difference", found.first, found.cause)
-    if found.jump is not None:
-        _print_difference("first jump", found.jump, found.jump_cause)
-    for key, (here, there) in [*found.keys.items()][:MOST_KEYS]:
+    _print_difference("first difference", comparison.first, comparison.cause)
+    if comparison.jump is not None:
+        _print_difference("first jump", comparison.jump, comparison.jump_cause)
+    for key, (here, there) in [*comparison.keys.items()][:MAX_KEYS]:
         print_line(f"  {key} is {_of_key(here)} here, {_of_key(there)} there")
 
 
-def _is_shown(each: "NodeDifference", found: "Comparison", shown: "ModelGraph") -> bool:
-    """What a layer gives, what stands around layers, and the nodes that are named below."""
+def _is_shown(each: "NodeDifference", comparison: "Comparison", shown: "ModelGraph") -> bool:
+    """Return True for the output of a layer, a node outside the layers, and the nodes named below the table."""
     ends = {node.name for node in shown.nodes if node.layer is None}
     ends |= {run.nodes[-1].name for run in shown.groups()}
-    return each.name in ends or each in (found.first, found.jump)
+    return each.name in ends or each in (comparison.first, comparison.jump)
 
 
 def _print_difference(title: str, each: "NodeDifference", cause: "Cause | None") -> None:

@@ -40,8 +40,8 @@ def hash(
             reports = [check_file(path, check, progress) for path in files]
         else:
             hashes = (hashed(path, wanted, tensors=not no_tensors, progress=progress) for path in files)
-            found = (digest for report in hashes for digest in report.digests)
-            digests = list(found) if output is None else write_manifest(output, found, overwrite, files)
+            computed = (digest for report in hashes for digest in report.digests)
+            digests = list(computed) if output is None else write_manifest(output, computed, overwrite, files)
     if check is not None:
         if json:
             print_json(reports)

@@ -39,7 +39,7 @@ def imatrix(
     from ...measurement.options import ImatrixOptions
     from ...models.model import opened_gguf
     from ...writing.resume import unfinished_warnings
-    from ..ui import note, note_before_running, print_matrix, said, shared_work, window_progress
+    from ..ui import note, note_before_running, print_matrix, print_result, shared_work, window_progress
 
     source = opened_gguf(model)
     for warning in unfinished_warnings([Path(output)], resume):
@@ -66,5 +66,5 @@ def imatrix(
             ),
             progress=progress,
         )
-    if not said(matrix, json, [matrix.path]):
+    if not print_result(matrix, json, [matrix.path]):
         print_matrix(matrix)

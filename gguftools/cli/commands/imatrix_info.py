@@ -35,19 +35,23 @@ def imatrix_info(
     from ...inspection.importance import imatrix_info as examine
     from ...inspection.importance import merge_imatrices
     from ...models.model import model_of_weights
-    from ..ui import note, print_json, print_line, print_matrix
+    from ..ui import named_progress, note, print_json, print_line, print_matrix
 
     model = None if check_model is None else model_of_weights(check_model)
-    found = [examine(path, model, statistics=show_statistics) for path in matrices]
-    merged = None
+    reports, merged = [], None
+    with named_progress("examine") as progress:
+        for i, path in enumerate(matrices):
+            progress(i, len(matrices), path.name)
+            reports.append(examine(path, model, statistics=show_statistics))
+        progress(len(matrices), len(matrices), "")
     if merge is not None:
-        given = [each.matrix for each in found]
+        given = [each.matrix for each in reports]
         merged = merge_imatrices(
             given, merge, fill=model if fill else None, min_rows=min_rows or 0, overwrite=overwrite
         )
     if json:
-        print_json(found[0] if len(found) == 1 else found)
-    for each in () if json else found:
+        print_json(reports[0] if len(reports) == 1 else reports)
+    for each in () if json else reports:
         print_matrix(each.matrix, each.findings)
         if each.statistics:
             _print_statistics(each.statistics)
@@ -55,18 +59,18 @@ def imatrix_info(
             print_line(f"{each.matrix.path} has all that {model.path} needs")
     for line in merged.remarks if merged else ():
         note(line)
-    if any(each.has_errors for each in found):
+    if any(each.has_errors for each in reports):
         raise Exit(1)
 
 
-def _print_statistics(found: "MatrixStatistics") -> None:
+def _print_statistics(statistics: "MatrixStatistics") -> None:
     from ..ui import print_table
 
     def shown(value: float | None, places: int = 4) -> str:
         return "-" if value is None else f"{value:.{places}f}"
 
     columns = ("mean", "deviation", "skewness", "kurtosis", "entropy", "sum of squares", "gain")
-    beside = ("distance", "cosine", "Pearson", "covariance")
+    comparisons = ("distance", "cosine", "Pearson", "covariance")
     rows = [
         (
             name,
@@ -76,9 +80,9 @@ def _print_statistics(found: "MatrixStatistics") -> None:
             shown(each.gain, 2),
             *map(shown, (each.distance, each.cosine, each.pearson, each.covariance)),
         )
-        for name, each in found.tensors.items()
+        for name, each in statistics.tensors.items()
     ]
-    print_table(None, ("weight", *columns, *beside), rows, "l" + "r" * 11)
+    print_table(None, ("weight", *columns, *comparisons), rows, "l" + "r" * 11)
     layers = [
         (
             str(layer),
@@ -86,6 +90,6 @@ def _print_statistics(found: "MatrixStatistics") -> None:
             shown(each.gain, 2),
             *map(shown, (each.distance, each.cosine, each.pearson, each.covariance)),
         )
-        for layer, each in found.layers.items()
+        for layer, each in statistics.layers.items()
     ]
-    print_table(None, ("layer", "sum of squares", "gain", *beside), layers, "r" * 7)
+    print_table(None, ("layer", "sum of squares", "gain", *comparisons), layers, "r" * 7)

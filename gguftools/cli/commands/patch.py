@@ -30,14 +30,14 @@ def patch(
     json: bool = False,
 ) -> None:
     from ...lab.patching import patch as run
-    from ..ui import bytes_progress, print_line, print_traffic, said, size, usage
+    from ..ui import bytes_progress, print_line, print_result, print_traffic, size, usage
 
     if trust and action == "make":
         usage("--trust goes with apply", "make verifies nothing: it reads both files")
     flags = {"trust": trust, "overwrite": overwrite, "dry_run": dry_run}
     with bytes_progress(f"patch {old.name}") as progress:
         report = run(action, old, other, output, **flags, progress=progress)  # type: ignore[arg-type]
-    if said(report, json, [] if report.dry_run else report.paths):
+    if print_result(report, json, [] if report.dry_run else report.paths):
         return
     verb = "would be" if report.dry_run else "is" if len(report.paths) == 1 else "and its other shards are"
     print_line(f"{report.paths[0]} {verb} {size(report.nbytes)}")

@@ -24,7 +24,7 @@ EXAMPLES = (
     "gguftools perplexity m-f16.gguf m-Q8_0.gguf m-Q4_K_M.gguf -f text.txt",
 )
 GROUP = "Measure"
-TEXTS = (".txt", ".md", ".text", ".raw", ".jsonl", ".html", ".py")  # suffixes of what is no model
+TEXTS = (".txt", ".md", ".text", ".raw", ".jsonl", ".html", ".py")  # suffixes of texts
 PANELS = {"Expert options": ("stride", "round_activations", "sparse", "no_dense", "precision", "profile")}
 
 
@@ -47,7 +47,7 @@ def perplexity(
     from ...measurement.perplexities import perplexities
     from ...measurement.perplexity import perplexity as measure
     from ...measurement.texts import named_texts
-    from ..ui import StepProgress, said, usage, window_progress
+    from ..ui import StepProgress, print_result, usage, window_progress
 
     if running and len(models) > 1:
         usage("--running prints the values of one model", "name one model, or leave it out")
@@ -67,17 +67,17 @@ def perplexity(
         else:
             table = perplexities(sources, named, **how)
     if len(models) == 1:
-        if not said(result, json):
+        if not print_result(result, json):
             _print(result)
         return
     table = replace(table, failed=[*unopened, *table.failed])
-    if not said(table, json):
+    if not print_result(table, json):
         _print_table(table)
     _print_failed(table.failed)
 
 
 class _WindowPrinter:
-    """Prints the value after every window of the last of some passes, whose result is the command's."""
+    """A progress callback that prints the value after each window of the last pass, the one with the result."""
 
     def __init__(self, passes: int) -> None:
         self._passes = passes
@@ -89,7 +89,7 @@ class _WindowPrinter:
 
 
 def _opened(models: Sequence[Path], threads: int | None, ctx: int) -> "tuple[list[Model], list[FailedFile]]":
-    """Open all, and say what is to be known of each; of several, those that can't be opened are left out."""
+    """Open the models and print notes about each; of several, leave out those that cannot be opened."""
     from quants.errors import GgufToolsError
 
     from ...measurement.perplexities import FailedFile
@@ -111,7 +111,7 @@ def _opened(models: Sequence[Path], threads: int | None, ctx: int) -> "tuple[lis
 
 
 def _check_texts(models: Sequence[Path]) -> None:
-    """Refuse a text that is given as if it were one of several models."""
+    """Refuse a text file among several models."""
     from quants.spelling import quote
 
     from ..ui import usage
@@ -140,7 +140,7 @@ def _print_table(table: "PerplexityTable") -> None:
 
 
 def _print_failed(failed: "Sequence[FailedFile]") -> None:
-    """A line for each file that could not be measured, and exit code 1 if there are any."""
+    """Print an error for each file that could not be measured; exit with code 1 if there are any."""
     from quants.errors import GgufToolsError
 
     from ..ui import print_error
@@ -170,9 +170,9 @@ def _print(result: "PerplexityReport") -> None:
             f" with products in {result.products}{prepared(result.compile_seconds)}"
         )
     if result.profile:
-        for kind, seconds in sorted(result.profile.items(), key=lambda each: -each[1]):
+        for operation, seconds in sorted(result.profile.items(), key=lambda each: -each[1]):
             share = 100 * seconds / sum(result.profile.values())
-            print(f"  {kind:28} {share:5.1f} %  {1e6 * seconds / result.tokens:9.1f} µs a token")
+            print(f"  {operation:28} {share:5.1f} %  {1e6 * seconds / result.tokens:9.1f} µs a token")
     if result.skipped is not None:
         print(f"{100 * result.skipped:.1f} % of the neurons skipped")
     if result.dense_perplexity is not None:

@@ -68,7 +68,7 @@ PANELS = {
 
 @dataclass(frozen=True)
 class TensorOptions:
-    """What is written of the model, and in which formats."""
+    """Options for the tensors to write, and their formats."""
 
     include_weights: Annotated[list[str] | None, "Use the importance matrix only for names with this part."] = None
     exclude_weights: Annotated[list[str] | None, "Don't use the importance matrix for names with this part."] = None
@@ -201,9 +201,9 @@ def quantize(
 
 def _print_recipes(json: bool) -> None:
     from ...quantization.recipes import RECIPES
-    from ..ui import print_table, said
+    from ..ui import print_result, print_table
 
-    if not said(tuple(RECIPES.values()), json):
+    if not print_result(tuple(RECIPES.values()), json):
         rows = [(r.name, f"{r.typical_bits:.2f}", r.default or "", r.description) for r in RECIPES.values()]
         print_table(None, ("recipe", "bits/weight", "main format", ""), rows, "lrl")
 
@@ -211,12 +211,12 @@ def _print_recipes(json: bool) -> None:
 def _search_sizes(
     source: Path, calibration: CalibrationOptions, allow_requantize: bool, run: RunOptions, json: bool
 ) -> None:
-    """Search for recipes of several sizes, and print what is found."""
+    """Search for recipes of several sizes, and print them."""
     from ...conversion.frontier import frontier
-    from ..ui import bytes_progress, print_table, said
+    from ..ui import bytes_progress, print_result, print_table
 
     with bytes_progress(f"measure {source.name}") as progress:
-        found = frontier(
+        report = frontier(
             source,
             calibration.frontier,
             calibrate=calibration.texts(calibration.calibrate),
@@ -226,9 +226,9 @@ def _search_sizes(
             progress=progress,
             overwrite=run.overwrite,
         )
-    if not said(found, json):
+    if not print_result(report, json):
         figures = [
             (f"{p.bits_per_weight:.3f}", f"{p.nbytes:,}", f"{p.predicted:.5f}", f"{p.measured:.5f}")
-            for p in found.points
+            for p in report.points
         ]
         print_table(None, ("bits/weight", "bytes", "predicted KL", "measured KL"), figures, "rrrr")

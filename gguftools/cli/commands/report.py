@@ -22,8 +22,8 @@ def report(
     from ...publish.report.results_report import report as run
     from ..ui import print_line, print_table
 
-    found = run(results, html=html, overwrite=overwrite)
+    results_report = run(results, html=html, overwrite=overwrite)
     if markdown:
-        print_line(found.markdown().rstrip("\n"), keep="\n")
+        print_line(results_report.markdown().rstrip("\n"), keep="\n")
     elif html is None:
-        print_table(None, COLUMNS, found.rows(), RIGHT)
+        print_table(None, COLUMNS, results_report.rows(), RIGHT)

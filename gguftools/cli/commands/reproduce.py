@@ -35,10 +35,10 @@ def reproduce(
 ) -> None:
     from ...lab.reproduction import Selection
     from ...lab.reproduction import reproduce as run
-    from ..ui import bytes_progress, said
+    from ..ui import bytes_progress, print_result
 
     with bytes_progress(f"reproduce {file.name}") as progress:
-        found = run(
+        reproduction = run(
             file,
             source,
             manifest=manifest_file,
@@ -48,24 +48,24 @@ def reproduce(
             threads=threads,
             progress=progress,
         )
-    if not said(found, json):
-        _print(found)
-    raise Exit(0 if found.equal else 1)
+    if not print_result(reproduction, json):
+        _print(reproduction)
+    raise Exit(0 if reproduction.equal else 1)
 
 
-def _print(found: "Reproduction") -> None:
+def _print(reproduction: "Reproduction") -> None:
     from ...lab.reproduction import few_lines
     from ..ui import print_line
 
-    for line in few_lines([str(tensor) for tensor in found.wrong], SHOWN):
+    for line in few_lines([str(tensor) for tensor in reproduction.wrong], SHOWN):
         print_line(line)
-    for key in found.keys[:SHOWN]:
+    for key in reproduction.keys[:SHOWN]:
         for line in key.lines():
             print_line(line)
-    for line in (*found.layout, *found.causes):
+    for line in (*reproduction.layout, *reproduction.causes):
         print_line(line)
-    if found.sample is not None:
-        one = f"an alteration in one of them is missed with probability {found.sample.missed():.3g}"
-        print_line(f"seed {found.sample.seed}; {one}, in ten of them {found.sample.missed(10):.3g}")
-    keys = f"{len(found.keys)} keys differ" if found.keys else "keys are the same"
-    print_line(f"{found.file}: {found.verdict}; {keys}")
+    if reproduction.sample is not None:
+        one = f"an alteration in one of them is missed with probability {reproduction.sample.missed():.3g}"
+        print_line(f"seed {reproduction.sample.seed}; {one}, in ten of them {reproduction.sample.missed(10):.3g}")
+    keys = f"{len(reproduction.keys)} keys differ" if reproduction.keys else "keys are the same"
+    print_line(f"{reproduction.file}: {reproduction.verdict}; {keys}")

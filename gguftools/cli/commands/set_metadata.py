@@ -52,7 +52,7 @@ def set_metadata(
     from ...metadata.edit import set_metadata as run
     from ..arguments import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
     from ..edits import operations_of
-    from ..ui import bytes_progress, note, said, usage
+    from ..ui import bytes_progress, note, print_result, usage
 
     wanted = (assignments, from_json, type, remove, rename, chat_template, special_token, output, reserve)
     if not any((*wanted, recover, roll_back)):
@@ -80,7 +80,7 @@ def set_metadata(
         )
     if report.recovered is not None:
         note(f"interrupted: {report.recovered}")
-    if not said(report, json, [] if report.dry_run or not report.bytes_written else [report.path]):
+    if not print_result(report, json, [] if report.dry_run or not report.bytes_written else [report.path]):
         _print(report, output is None)
 
 

@@ -46,9 +46,9 @@ def show(
                 table(str(each.path), ("", ""), [(k, describe.fact(v)) for k, v in describe.summary(each).items()])
                 table("metadata", ("key", "type", "value"), [*describe.metadata_rows(each)])
             places = each.file.offsets if each.file else {}
-            found = [
+            rows = [
                 (t.name, t.format.name, " × ".join(map(str, t.shape)), f"{places.get(t.name, 0):,}", size(t.nbytes))
                 for t in report.tensors
             ]
-            if found:
-                table("tensors (rows first)", ("name", "type", "shape", "offset", "bytes"), found, "lllrr")
+            if rows:
+                table("tensors (rows first)", ("name", "type", "shape", "offset", "bytes"), rows, "lllrr")

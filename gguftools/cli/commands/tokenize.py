@@ -28,18 +28,18 @@ def tokenize(
     from ...models.tokenizing import tokenize as run
     from ..ui import note, print_json, print_line
 
-    found = run(model, read_stdin() if prompt in (None, "-") else prompt or "", special=special)
+    result = run(model, read_stdin() if prompt in (None, "-") else prompt or "", special=special)
     if json:
-        print_json(found.as_dict(count_only=count))
+        print_json(result.as_dict(count_only=count))
         return
     if count:
-        print_line(str(len(found.ids)))
+        print_line(str(len(result.ids)))
     else:
-        wide = len(str(max(found.ids, default=0)))
-        for number, piece in zip(found.ids, found.pieces, strict=True):
+        wide = len(str(max(result.ids, default=0)))
+        for number, piece in zip(result.ids, result.pieces, strict=True):
             sys.stdout.write(f"{number:{wide}}  {_shown(piece)}\n")
-    if found.prompt_count != len(found.ids):
-        counted = _counted(found.prompt_count)
+    if result.prompt_count != len(result.ids):
+        counted = _counted(result.prompt_count)
         note(f"as a prompt, {counted}: with what begins texts, and control tokens written in it (--special)")
 
 
@@ -48,7 +48,7 @@ def _counted(count: int) -> str:
 
 
 def _shown(piece: bytes) -> str:
-    """A piece so that its borders and half characters are seen."""
+    """Quote a piece, so that its spaces and incomplete characters are visible."""
     try:
         text = piece.decode()
     except UnicodeDecodeError:

@@ -21,17 +21,17 @@ def validate(
     from ...inspection.validation import validate as check
     from ..ui import bytes_progress, print_json, print_line, print_table, size
 
-    found = []
+    reports = []
     for path in files:
         with bytes_progress(f"validate {path.name}") as progress:
-            found.append(check(path, data=not header, threads=threads, progress=progress))
+            reports.append(check(path, data=not header, threads=threads, progress=progress))
     if json:
-        print_json(found[0] if len(found) == 1 else found)
+        print_json(reports[0] if len(reports) == 1 else reports)
     else:
-        for each in found:
+        for each in reports:
             rows = [(problem.severity, problem.where, problem.message) for problem in each.problems]
             if rows:
                 print_table(None, ("", "where", "what"), rows)
             looked = f": {each.keys} keys, {each.tensors} tensors, {size(each.bytes)} of data" if each.keys else ""
             print_line(f"{each.path} is {'sound' if each.ok else 'NOT sound'}{looked}")
-    raise Exit(0 if all(each.ok for each in found) else 1)
+    raise Exit(0 if all(each.ok for each in reports) else 1)

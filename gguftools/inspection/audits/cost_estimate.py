@@ -13,7 +13,7 @@ from jinja2 import nodes
 from .constant_folding import Constants, fold, name_of, number
 
 UNKNOWN_TEXT, UNKNOWN_ROUNDS = 100.0, 8.0
-LARGE = 10_000  # a list of so many items is gone through, one of fewer may be the messages
+LARGE = 10_000  # longer lists count with their length, shorter ones may be the messages
 MAX_COST = 10**18
 WIDTH = re.compile(r"%[^%A-Za-z]*?(\d+)[^%A-Za-z]*?(\d*)[A-Za-z]|\{[^{}]*:[^{}]*?(\d+)[^{}]*?(\d*)")
 PADDING = frozenset({"center", "ljust", "rjust", "zfill", "batch", "slice", "expandtabs"})
@@ -114,7 +114,7 @@ class CostEstimate:
         if name == "indent":
             return base * (1 + self._largest(arguments, 0))
         if name == "join":
-            return base * (1 + passed / 8) + passed  # of either the separator or the items, each a few characters long
+            return base * (1 + passed / 8) + passed  # separator or items, of a few characters each
         if name == "replace" and len(arguments) > 1:
             old = fold(arguments[0], self.values)
             return base * max(1, self.text(arguments[1]) / max(1, len(old) if isinstance(old, str) else 1))

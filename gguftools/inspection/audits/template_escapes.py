@@ -12,121 +12,32 @@ from .cost_estimate import CostEstimate, growth_factor
 from .finding import Finding, Severity
 from .template_tree import Template, find, is_user_text
 
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 INTERNAL = re.compile(r"__[A-Za-z]\w*?__|^_+[A-Za-z]")
-# Names of Python's internals that have no underscores, and what is called on the way out.
-GADGETS = frozenset(
-    {
-        "mro",
-        "func_globals",
-        "func_code",
-        "gi_frame",
-        "gi_code",
-        "cr_frame",
-        "cr_code",
-        "ag_frame",
-        "tb_frame",
-        "f_globals",
-        "f_locals",
-        "f_builtins",
-        "f_back",
-        "im_func",
-        "im_self",
-        "im_class",
-        "co_code",
-        "co_consts",
-        "subclasses",
-        "builtins",
-        "globals",
-        "getattr",
-        "setattr",
-        "popen",
-        "system",
-        "subprocess",
-        "check_output",
-        "load_module",
-        "exec_module",
-        "import_module",
-        "format_map",
-        "eval",
-        "exec",
-        "compile",
-        "open",
-        "spawn",
-    }
+# Names of Python's internals without underscores, and functions that exploits call.
+GADGETS = _names(
+    "mro func_globals func_code gi_frame gi_code cr_frame cr_code ag_frame tb_frame f_globals f_locals f_builtins "
+    "f_back im_func im_self im_class co_code co_consts subclasses builtins globals getattr setattr popen system "
+    "subprocess check_output load_module exec_module import_module format_map eval exec compile open spawn"
 )
 # Objects of web frameworks and of jinja2 that published attacks start from.
-STARTS = frozenset(
-    {
-        "lipsum",
-        "cycler",
-        "joiner",
-        "self",
-        "config",
-        "request",
-        "url_for",
-        "get_flashed_messages",
-        "application",
-        "environ",
-        "os",
-        "sys",
-        "open",
-        "eval",
-        "exec",
-        "getattr",
-        "vars",
-        "globals",
-    }
+STARTS = _names(
+    "lipsum cycler joiner self config request url_for get_flashed_messages application environ os sys open eval "
+    "exec getattr vars globals"
 )
 FUNCTIONS = frozenset({"raise_exception", "strftime_now", "range", "namespace", "dict", "caller", "tojson", "loop"})
-METHODS = frozenset(
-    {
-        "append",
-        "capitalize",
-        "count",
-        "endswith",
-        "extend",
-        "find",
-        "format",
-        "get",
-        "index",
-        "insert",
-        "isdigit",
-        "isalpha",
-        "isspace",
-        "items",
-        "join",
-        "keys",
-        "lower",
-        "lstrip",
-        "pop",
-        "removeprefix",
-        "removesuffix",
-        "replace",
-        "rfind",
-        "rsplit",
-        "rstrip",
-        "setdefault",
-        "split",
-        "splitlines",
-        "startswith",
-        "strip",
-        "title",
-        "update",
-        "upper",
-        "values",
-        "partition",
-        "rpartition",
-        "isalnum",
-        "isupper",
-        "islower",
-        "cycle",
-        "changed",
-        "tojson",
-    }
+METHODS = _names(
+    "append capitalize count endswith extend find format get index insert isdigit isalpha isspace items join keys "
+    "lower lstrip pop removeprefix removesuffix replace rfind rsplit rstrip setdefault split splitlines "
+    "startswith strip title update upper values partition rpartition isalnum isupper islower cycle changed tojson"
 )
 BY_ATTRIBUTE = frozenset({"attr", "map", "selectattr", "rejectattr", "groupby", "sort", "unique", "sum", "min", "max"})
 LONG_LOOP, ENDLESS_LOOP = 10_000, 1_000_000
-MUCH_WORK, ENDLESS_WORK = 1e7, 1e9  # characters and rounds; published templates come to a hundredth
+MUCH_WORK, ENDLESS_WORK = 1e7, 1e9  # characters and rounds; published templates need a hundredth
 DOUBLES = 1.5
 
 

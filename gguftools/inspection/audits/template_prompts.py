@@ -11,7 +11,7 @@ from .finding import Finding, Severity
 from .template_tree import DEFINEDNESS, LETTERS, Template, find, is_date, is_user_text, is_words, keyword_of, sides_of
 from .unicode import hidden
 
-ENOUGH_TEXT, MANY_VALUES = 2000, 8  # of a branch, of a name: more tells nothing new
+ENOUGH_TEXT, MANY_VALUES = 2000, 8  # characters of a branch, values of a name to look at
 WHO = re.compile(r"user_?(name|id|mail|agent)|^user$|e?mail|locale|country|host_?name|ip_?addr|environ", re.IGNORECASE)
 SENTENCE = re.compile(r"(?:[^\W\d_]{2,}[,;]?\s+){2,}[^\W\d_]{2,}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{6,}")
 ORDERS = re.compile(
@@ -44,11 +44,13 @@ def triggers(template: Template) -> Iterator[Finding]:
             continue
         text = _written(template, node)
         if _is_sentence(text):
-            known = keyword.startswith("/") or template.source.count(keyword) > 1  # a switch, or a tag it writes itself
+            known = (
+                keyword.startswith("/") or template.source.count(keyword) > 1
+            )  # a switch, or a tag that the template writes
             severity: Severity = "high" if is_words(keyword) else "low" if known else "medium"
             message = f"whether it writes {_cut(text)} depends on {_cut(keyword)} in a message"
             yield template.finding(severity, "trigger", node, message)
-        elif is_words(keyword) and not keyword.isidentifier():  # one word may be the name of a part of the message
+        elif is_words(keyword) and not keyword.isidentifier():  # a single word may be the key of a part
             yield template.finding("low", "trigger", node, f"does something else where a message has {_cut(keyword)}")
 
 

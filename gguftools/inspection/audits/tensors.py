@@ -17,7 +17,7 @@ from .finding import Finding
 
 MIN_TENSORS = 6  # tensors of a role that can be compared with each other
 MAX_DEVIATIONS = 8.0  # robust standard deviations
-MIN_FACTOR = 2.0  # and at least so many times what is usual
+MIN_FACTOR = 2.0  # minimum ratio to the median
 MEASURE = format_named("Q8_0")
 
 

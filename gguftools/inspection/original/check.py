@@ -21,13 +21,14 @@ from .generation_checks import (
     END,
     PREDICTIONS,
     REPETITION,
+    SPARSITY,
     check_end,
     check_predictions,
     check_repetition,
+    check_sparsity,
     greedy_texts,
 )
 from .result import Check, judged, skipped
-from .sparsity import SPARSITY, check_sparsity
 from .vectors import VECTORS, check_vectors
 from .vocabulary import SPECIAL, TEMPLATE, TOKENS, check_special, check_template, check_tokens
 from .weights import KEYS, WEIGHTS, check_keys, check_weights, check_zeros
@@ -36,7 +37,7 @@ FILE, RUNS = "file", "runs"
 TOKENS_WRITTEN = 64
 NEED_A_RUN = (PREDICTIONS, REPETITION, END, VECTORS, SPARSITY)
 NAMES = (FILE, KEYS, WEIGHTS, TEMPLATE, TOKENS, SPECIAL, RUNS, *NEED_A_RUN)
-NOTHING = "there is nothing to compare with (--against)"
+NOTHING = "there is no original to compare with"
 CheckProgress = Callable[[int, int, str], None]
 
 
@@ -122,7 +123,7 @@ def check_file(source: PathLike | Model, threads: int | None) -> tuple[Check, Mo
     """Return the result of `validate`, and the opened file; None for one that cannot be opened."""
     model: Model | None
     try:
-        model = opened_gguf(source)  # once: the file may be replaced between two times
+        model = opened_gguf(source)  # once, as the file may be replaced in between
     except OptionError:
         raise
     except GgufToolsError:  # which `validate` reports

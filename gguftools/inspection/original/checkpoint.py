@@ -71,7 +71,7 @@ class Original:
 
         try:
             library = Tokenizer.from_str(json.dumps(self.files.tokenizer))
-        except Exception as error:  # whatever the library raises on a tokenizer.json that it does not like
+        except Exception as error:  # any exception of a library that rejects a tokenizer.json
             problem = f"{self.folder} has a tokenizer that cannot be run: {str(error)[:200]}"
             raise VocabularyError(problem) from error
         return prepare_library(library, self.config)

@@ -1,18 +1,20 @@
 """Check generated text: compared with the original's predictions, for degeneration, and where it ends."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from quants.errors import ModelError
 from quants.spelling import quote
 from runtime.arrays import Doubles, Floats
 from runtime.batched_generation import written_together
 from runtime.generation import Generation, prompt_ids
-from runtime.model import Model as RunningModel
+from runtime.model import RunningModel
 from runtime.sampling.parameters import Sampling
+from runtime.tokenizer import tokenizer_from_metadata
 
 from ...metadata.chat_templates import QUESTION, rendered
 from ...models.model import Model
@@ -20,18 +22,22 @@ from ...models.running import running_model
 from .result import Check, judged, skipped
 from .texts import PASSAGES, PROMPTS, passage
 
-PREDICTIONS, REPETITION, END = "predictions", "repetition", "end of text"
+PREDICTIONS, REPETITION, END, SPARSITY = "predictions", "repetition", "end of text", "predictor"
 PASSAGE = 128  # tokens of each passage that predictions are compared on
-MAX_KL, MIN_AGREEMENT = 2.0, 0.25  # of any file: what is further off has not the original's weights
+SPARSE_PASSAGE, MIN_SPARSE_AGREEMENT = 64, 0.5  # the same with a predictor, and the share of top tokens that stay
+MAX_KL, MIN_AGREEMENT = 2.0, 0.25  # limits for any file with the original's weights
 MAX_KL_EXACT = 0.01  # of a file whose matrices all have 16 bits or more
 FLOATS = ("F64", "F32", "F16", "BF16")
 IMPROBABLE = 1e-4
-RUN = 16  # of one token, to the end or half of a text: "GGGG"
-PERIOD, REPEATED = 8, 48  # a loop: so many tokens at the end repeat what stood at most PERIOD before
+RUN = 16  # repetitions of one token up to the end, or half of a text: "GGGG"
+PERIOD, REPEATED = 8, 48  # a loop: so many last tokens repeat with a period of at most PERIOD
 BROKEN = 0.05  # share of characters that are U+FFFD
 ANSWER = 128  # tokens within which an answer should end
 SEED = 1
-BEGINNING, LESS_LIKELY = 8, 1.0  # tokens of a text that looks broken; nats a token that the original likes it less
+BEGINNING, LESS_LIKELY = (
+    8,
+    1.0,
+)  # tokens of a degenerate text to score; nats a token by which the original may find them less likely
 
 
 class GeneratedText(NamedTuple):
@@ -79,6 +85,11 @@ def _fitting(model: Model, prompt: str, n: int) -> int:
     return max(1, min(n, room))
 
 
+def passage_ids(model: Model, name: str, length: int) -> list[int]:
+    """Return the first tokens of a passage, as many as the context has room for."""
+    return prompt_ids(model.tokenizer, passage(name)[: 8 * length])[: min(length, model.context_length or length)]
+
+
 def check_predictions(model: Model, original: Model, texts: Sequence[GeneratedText], threads: int | None) -> Check:
     """Check the KL divergence from the original's predictions on passages, and where greedy texts differ."""
     ours, theirs = running_model(model, threads), running_model(original, threads)
@@ -87,7 +98,7 @@ def check_predictions(model: Model, original: Model, texts: Sequence[GeneratedTe
     size = min(ours.vocabulary_size, theirs.vocabulary_size, model.tokenizer.vocab_size)
     kl, same = list[Doubles](), list[Floats]()
     for name in PASSAGES if ours.encoder_decoder is None else ():
-        ids = prompt_ids(model.tokenizer, passage(name)[: 8 * PASSAGE])[: min(PASSAGE, model.context_length or PASSAGE)]
+        ids = passage_ids(model, name, PASSAGE)
         a, b = (_log_p(each.logits(ids)[:, :size]) for each in (theirs, ours))
         kl.append(kl_divergences(a, b))
         same.append((a.argmax(axis=1) == b.argmax(axis=1)).astype(np.float32))
@@ -154,10 +165,21 @@ def first_difference(original: RunningModel, size: int, text: GeneratedText) -> 
 def _following(model: RunningModel, text: GeneratedText) -> Floats:
     """Return the logits of each generated token."""
     if model.encoder_decoder is not None:
-        start = int(model.metadata.get(f"{model.metadata['general.architecture']}.decoder_start_token_id", 0))
-        return model.logits(text.prompt, [start, *text.tokens[:-1]])
+        return model.logits(text.prompt, [decoder_start(model.metadata), *text.tokens[:-1]])
     ids = [*text.prompt, *text.tokens[:-1]]
     return model.forward(ids, first=len(text.prompt) - 1)
+
+
+def decoder_start(metadata: Mapping[str, Any]) -> int:
+    """Return the token that a decoder begins with, as generation does: without a key that of the vocabulary's bos.
+
+    Raises ModelError if there is neither.
+    """
+    start = metadata.get(f"{metadata['general.architecture']}.decoder_start_token_id")
+    start = tokenizer_from_metadata(metadata).bos if start is None else start
+    if start is None:
+        raise ModelError("the file does not say with which token the decoder begins")
+    return int(start)
 
 
 def _comparison_line(model: Model, text: GeneratedText, where: FirstDifference | None) -> str:
@@ -260,3 +282,23 @@ def check_end(model: Model, threads: int | None) -> Check:
     if answer.reason != "end":
         seen = f"not reached within {room} tokens; a model that was not taught to answer need not"
     return judged(END, faults, seen, lines, reached=answer.reason == "end", tokens=len(answer.tokens))
+
+
+def check_sparsity(model: Model, threads: int | None) -> Check:
+    """Check that the file runs with its predictor, skips neurons, and mostly predicts the same tokens as without."""
+    if "blk.0.fc1.weight" not in model.tensors:
+        return skipped(SPARSITY, "the file has no predictor")
+    sparse = RunningModel(model.metadata, model.tensors, threads=threads)
+    counted, same = sparse.use_predictor(), list[bool]()
+    for name in PASSAGES:
+        ids = passage_ids(model, name, SPARSE_PASSAGE)
+        pairs = zip(running_model(model, threads).logits(ids), sparse.logits(ids), strict=True)
+        same += [bool(dense.argmax() == other.argmax()) for dense, other in pairs]
+    agreement = float(np.mean(same))
+    seen = f"{counted.skipped:.1%} of the neurons are left out; the same top token {agreement:.1%}"
+    faults = []
+    if counted.skipped == 0:
+        faults.append(f"the predictor leaves no neuron out, of {counted.neurons:,}")
+    if agreement < MIN_SPARSE_AGREEMENT:
+        faults.append(f"{seen}; the predictor leaves out what matters")
+    return judged(SPARSITY, faults, seen, skipped=counted.skipped, same_top=agreement)

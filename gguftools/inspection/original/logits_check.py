@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from archs.small_files import read_json_object
 from quants.arguments import PathLike
 from quants.errors import ModelError, OptionError
+from runtime.arrays import Floats
 
 from ...io.naming import is_remote
 from ...io.stores.path import first_line
@@ -20,20 +20,19 @@ from ...models.model import load
 from ...writing.report import LogitReport, OutputReport
 
 if TYPE_CHECKING:
-    from runtime.model import Model
+    from runtime.model import RunningModel
 
 PROMPT = 32  # tokens
 SEED = 0
 
-Floats = NDArray[np.float32]
 Progress = Callable[[int, int, str], None]
-Prompt = tuple[list[int], list[int]]  # token ids, and those of the decoder of a model with two sides, which is compared
+Prompt = tuple[list[int], list[int]]  # token ids, and those of the decoder of an encoder-decoder model
 
 
 def require_checkable(source: PathLike, changed: bool = False) -> None:
     """Raise OptionError where a conversion of `source`, `changed` or not, could not be checked afterwards."""
     if importlib.util.find_spec("torch") is None:
-        hint = 'pip install "gguftools[verify]", or leave out --check-logits'
+        hint = 'pip install "gguftools[verify]", or leave out `check_logits`'
         raise OptionError("checking compares with transformers on torch, which is not installed", hint)
     if is_remote(source):
         problem = f"checking needs the model in a folder; {source} is read without a copy"
@@ -66,7 +65,7 @@ def check_output(output: OutputReport, folder: PathLike, prompts: int, progress:
     return LogitReport(len(asked), tokens, float(np.max(differences)), exact)
 
 
-def _prompts(model: "Model", folder: Path) -> Iterator[Prompt]:
+def _prompts(model: "RunningModel", folder: Path) -> Iterator[Prompt]:
     """Yield random prompts without end, and without the padding token, which some models count no position for."""
     config = read_json_object(folder / "config.json")
     ids = np.setdiff1d(np.arange(model.vocabulary_size), config.get("pad_token_id") or 0)
@@ -78,7 +77,7 @@ def _prompts(model: "Model", folder: Path) -> Iterator[Prompt]:
         yield tokens, [] if model.encoder_decoder is None else [start, *following[1:]]
 
 
-def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt], progress: Progress) -> list[Floats]:
+def _truth(model: "RunningModel", folder: Path, prompts: Sequence[Prompt], progress: Progress) -> list[Floats]:
     """Return the original's logits (tokens, vocabulary) of each prompt; an encoder's last hidden states."""
     import torch
 
@@ -97,7 +96,7 @@ def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt], progress: Pr
 
 
 def loaded_original(
-    model: "Model", folder: Path, hint: str = "convert it without --check-logits"
+    model: "RunningModel", folder: Path, hint: str = "convert it without `check_logits`"
 ) -> Callable[..., Any]:
     """Return the checkpoint as transformers runs it, in float32. Raises ModelError, with this hint, where it cannot."""
     import torch
@@ -115,7 +114,7 @@ def loaded_original(
             trust_remote_code=False,
             attn_implementation="eager" if model.architecture.eager_attention else "sdpa",
         ).eval()
-    except Exception as error:  # whatever a model class raises on a checkpoint that it does not like
+    except Exception as error:  # any exception of a model class that rejects a checkpoint
         message = f"transformers cannot load {folder}: {first_line(error)}"
         raise ModelError(message, hint) from error
     return loaded

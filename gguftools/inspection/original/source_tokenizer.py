@@ -14,9 +14,9 @@ from archs.vocab.files import AddedToken
 from archs.vocab.sentencepiece import MODEL_FILES, is_model_file
 from quants.errors import VocabularyError
 
-PROBES = ("a", "b", "0", ".", "é", "x y z")  # what stands around one that is not lost stands around every text
+PROBES = ("a", "b", "0", ".", "é", "x y z")  # tokens around one that is not empty are around every text
 Encode = Callable[[str, bool], list[int]]  # a text, and whether the tokens around it are wanted
-SENTENCEPIECE = "sentencepiece"  # the library's name; it knows no tokens that are written in texts
+SENTENCEPIECE = "sentencepiece"  # the library's name; it does not match special tokens in texts
 FAIRSEQ = {0: 3, 1: 0, 2: 2}  # XLM-RoBERTa's ids of the model file's special pieces; the others are one more
 
 
@@ -51,7 +51,7 @@ def open_library(path: Path, config: Mapping[str, Any]) -> Any:
 
     try:
         library = Tokenizer.from_file(str(path))
-    except Exception as error:  # whatever the library raises on a tokenizer.json that it does not like
+    except Exception as error:  # any exception of a library that rejects a tokenizer.json
         raise VocabularyError(f"{path} cannot be run: {str(error)[:200]}") from error
     return prepare_library(library, config)
 

@@ -13,7 +13,7 @@ from .result import Check, judged, skipped
 VECTORS = "vectors"
 SAMPLES = ("It is a truth universally acknowledged.", "The giant panda is a bear of China.", "def f(x): return x + 1")
 MIN_COSINE = 0.9  # between a text's vector and the original's
-ALIKE = 1 - 1e-6  # the cosine of different texts' vectors is below
+ALIKE = 1 - 1e-6  # maximum cosine of different texts' vectors
 
 
 def check_vectors(model: Model, original: Original | None, threads: int | None) -> Check:
@@ -31,7 +31,7 @@ def check_vectors(model: Model, original: Original | None, threads: int | None) 
     if modules is not None:
         module_types = [str(each.get("type", "")).rpartition(".")[2] for each in modules]
         if "Normalize" not in module_types:
-            lines.append("the original does not normalize its vectors, which programs do: `embed --normalize -1`")
+            lines.append("the original does not normalize its vectors, which programs do (unless normalize is -1)")
         lines += [
             f"the original has a module {module_type}, which the file has not"
             for module_type in module_types

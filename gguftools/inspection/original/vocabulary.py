@@ -85,7 +85,7 @@ def check_tokens(model: Model, original: Original | None) -> Check:
     if original is None:
         for text in texts:
             tokenizer.encode(text, parse_special=True)
-        return skipped(TOKENS, f"{len(texts)} texts become tokens; there is nothing to compare them with (--against)")
+        return skipped(TOKENS, f"{len(texts)} texts become tokens; there is no original to compare them with")
     encoders = original.encoders
     if not encoders:
         return skipped(TOKENS, "the original has neither tokenizer.json nor tokenizer.model")
@@ -94,7 +94,7 @@ def check_tokens(model: Model, original: Original | None) -> Check:
         for around in (False, True):
             difference = ""
             for name, encode in encoders.items():
-                plain = name == SENTENCEPIECE  # which knows no tokens that are written in texts
+                plain = name == SENTENCEPIECE  # which does not match special tokens in texts
                 ours, theirs = tokenizer.encode(text, around, not plain), encode(text, around)
                 if ours == theirs:
                     difference, tokens = "", tokens + len(ours)
@@ -146,7 +146,7 @@ def check_special(model: Model, original: Original | None) -> Check:
         elif known and int(number) not in known:
             faults.append(f"{role} is {_token(model, int(number))}; the original's is {places}")
     known = {each for ids in original.tokens("eos").values() for each in ids}
-    if lost := sorted(known - set(ends)):  # of several, which GGUF has no place for, some may be
+    if lost := sorted(known - set(ends)):  # GGUF holds fewer end tokens than configs: some may be missing
         unended = f"a text does not end at {_listed(model, lost)}, as the original's does"
         (lines if known & set(ends) else faults).append(unended)
     return judged(SPECIAL, faults, seen, lines)

@@ -18,13 +18,13 @@ from ..weight_errors import weight_errors
 from .result import Check, judged
 
 KEYS, WEIGHTS = "keys", "weights"
-# Besides matrices of layers, whose biases and gates may begin as zeros.
+# Apart from layers' matrices; their biases and gates may be zero.
 NEVER_ZERO = ("token_embd.weight", "output_norm.weight", "output.weight")
 MIN_SQNR = 3.0  # dB: IQ1_S and Q2_K leave 5 and more; rows in another order are at -3, zeros at 0
-OTHERWISE = ("context_length", "pooling_type", "vocab_size")  # may be changed on purpose, or have a check of their own
+OTHERWISE = ("context_length", "pooling_type", "vocab_size")  # may be changed on purpose, or have their own check
 RELATIVE = 1e-5
 ROWS = 64  # of a matrix that are looked at
-DERIVED = {"output.weight"}  # which may be the embedding
+DERIVED = {"output.weight"}  # may be tied to the embedding
 
 
 def check_keys(model: Model, original: Model) -> Check:
@@ -94,7 +94,7 @@ def check_zeros(model: Model) -> Check:
         step = max(1, tensor.rows // ROWS)
         if not any(np.any(tensor[row : row + 1]) for row in range(0, tensor.rows, step)):
             faults.append(f"{name} is zero throughout")
-    return judged(WEIGHTS, faults, f"none of {looked} tensors is zero; there is nothing to compare with (--against)")
+    return judged(WEIGHTS, faults, f"none of {looked} tensors is zero; there is no original to compare with")
 
 
 def check_weights(model: Model, original: Model, threads: int | None) -> Check:

@@ -31,13 +31,13 @@ def open_torch(path: Path) -> dict[str, Tensor]:
     return opened(path)
 
 
-# In the order in which they are looked for: single file, pattern of shards, how a file is opened.
+# In order of preference: single file, pattern of shards, function that opens a file.
 LAYOUTS: tuple[tuple[str, str, OpenWeights], ...] = (
     ("model.safetensors", "model*.safetensors", open_safetensors),
     ("pytorch_model.bin", "pytorch_model*.bin", open_torch),
 )
 PLAIN_NAME = re.compile(r"[^/\\\x00]{1,255}")
-SHARE = re.compile(r".*-TP-(\d{3})\.safetensors")  # of one of several processors (Grok 2), beside what all of them have
+SHARE = re.compile(r".*-TP-(\d{3})\.safetensors")  # one processor's share of the tensors (Grok 2)
 SHARES = "*-TP-*.safetensors"
 SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\..*)")
 
@@ -182,7 +182,7 @@ def _read_index(index: Path) -> dict[str, str]:
         raise FileError(f"{index} has no weight_map")
     for name, file in weight_map.items():
         if not isinstance(file, str) or not PLAIN_NAME.fullmatch(file) or file in (".", ".."):
-            raise FileError(f"{index} puts tensor {name!r} in {file!r}, which is not the name of a file beside it")
+            raise FileError(f"{index} puts tensor {name!r} in {file!r}, which is no name of a file in its folder")
     files = sorted(set(weight_map.values()))
     missing = [file for file in files if not (index.parent / file).is_file()]
     if missing:

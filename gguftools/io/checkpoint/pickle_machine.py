@@ -24,47 +24,21 @@ MAX_STACK = 1 << 18  # some writers put all tensors of a dictionary there at onc
 MAX_KEY = 512
 MAX_DIMENSIONS = 64
 
-STORAGES = {
-    "DoubleStorage": "F64",
-    "FloatStorage": "F32",
-    "HalfStorage": "F16",
-    "BFloat16Storage": "BF16",
-    "LongStorage": "I64",
-    "IntStorage": "I32",
-    "ShortStorage": "I16",
-    "CharStorage": "I8",
-    "ByteStorage": "U8",
-    "BoolStorage": "BOOL",
-    "ComplexFloatStorage": "C64",
-    "UntypedStorage": "U8",
-}
-DTYPES = {
-    "float64": "F64",
-    "double": "F64",
-    "float32": "F32",
-    "float": "F32",
-    "float16": "F16",
-    "half": "F16",
-    "bfloat16": "BF16",
-    "int64": "I64",
-    "long": "I64",
-    "int32": "I32",
-    "int": "I32",
-    "int16": "I16",
-    "short": "I16",
-    "int8": "I8",
-    "uint8": "U8",
-    "uint16": "U16",
-    "uint32": "U32",
-    "uint64": "U64",
-    "bool": "BOOL",
-    "complex64": "C64",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ",
-    "float8_e8m0fnu": "F8_E8M0",
-}
+
+def _pairs(text: str) -> dict[str, str]:
+    return dict(pair.split("=") for pair in text.split())
+
+
+STORAGES = _pairs(
+    "DoubleStorage=F64 FloatStorage=F32 HalfStorage=F16 BFloat16Storage=BF16 LongStorage=I64 IntStorage=I32 "
+    "ShortStorage=I16 CharStorage=I8 ByteStorage=U8 BoolStorage=BOOL ComplexFloatStorage=C64 UntypedStorage=U8"
+)
+DTYPES = _pairs(
+    "float64=F64 double=F64 float32=F32 float=F32 float16=F16 half=F16 bfloat16=BF16 int64=I64 long=I64 int32=I32 "
+    "int=I32 int16=I16 short=I16 int8=I8 uint8=U8 uint16=U16 uint32=U32 uint64=U64 bool=BOOL complex64=C64 "
+    "float8_e4m3fn=F8_E4M3 float8_e5m2=F8_E5M2 float8_e4m3fnuz=F8_E4M3FNUZ float8_e5m2fnuz=F8_E5M2FNUZ "
+    "float8_e8m0fnu=F8_E8M0"
+)
 FUNCTIONS = {
     ("collections", "OrderedDict"),
     ("torch", "Size"),

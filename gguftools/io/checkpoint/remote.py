@@ -94,7 +94,7 @@ class StoredFolder:
             if size is not None:
                 self.sizes[f"{folder}/{name}" if folder else name] = size
         if not sizes:
-            raise FileError(f"there is nothing in {self.name}", hint="check the name; a GGUF file's ends in .gguf")
+            raise FileError(f"{self.name} is empty or missing", hint="check the name; a GGUF file's ends in .gguf")
         return sizes
 
     def fetch(self, file: str, begin: int, end: int) -> Bytes:
@@ -123,7 +123,7 @@ def open_remote(name: PathLike) -> Iterator[Checkpoint]:
         blocks = BlockCache(place.fetch)
         try:
             checkpoint = open_checkpoint(folder, partial(_open_weights, place, sizes, blocks))
-        except GgufToolsError as error:  # about the folder, which the user does not know
+        except GgufToolsError as error:  # name the source, not the temporary folder
             raise type(error)(str(error).replace(str(folder), place.name), error.hint) from error
         files = [place.path / path.name for path in checkpoint.files] if isinstance(place, StoredFolder) else []
         yield replace(checkpoint, files=list[Path](files), remote=place.identity)
@@ -144,7 +144,7 @@ def _place(name: PathLike) -> Place:
         return connect(str(path))
     if path.scheme in ("http", "https"):
         hint = hint_for_absent(str(path)) or "a GGUF file's address ends in .gguf; of a checkpoint, download the folder"
-        raise FileError(f"{path}: web servers do not say what is in a folder", hint)
+        raise FileError(f"{path}: web servers do not list folders", hint)
     return StoredFolder(path)
 
 
@@ -201,5 +201,5 @@ def _open_weights(place: Place, sizes: dict[str, int], blocks: BlockCache, path:
         beginning = np.concatenate([beginning, place.fetch(path.name, len(beginning), length)])
     header = beginning[:length]
     tensors = tensors_of(path, header, size, lambda begin, end: read(begin, end))
-    read = blocks.reader(path.name, data_edges(header))  # after the header was found to be sound
+    read = blocks.reader(path.name, data_edges(header))  # after the header was checked
     return tensors

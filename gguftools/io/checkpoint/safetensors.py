@@ -171,7 +171,7 @@ def _check_coverage(path: Path, header: dict[str, Any], data_bytes: int, file_by
             raise FileError(f"{path}: {where}, which ends at {expected}")
         expected, previous = end, quote(name)
     if expected > data_bytes:
-        problem = f"its header says {file_bytes - data_bytes + expected} bytes, the file has {file_bytes}"
+        problem = f"its header needs {file_bytes - data_bytes + expected} bytes, the file has {file_bytes}"
         raise FileError(f"{path} is cut short: {problem}", hint="fetch it again")
     if expected < data_bytes:
         raise FileError(f"{path} has {data_bytes - expected} bytes after the last tensor")

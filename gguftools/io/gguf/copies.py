@@ -18,8 +18,8 @@ from typing import NamedTuple
 from quants.errors import FileError
 from quants.threads import started_pool
 
-from ..atomic import NOTHING, InputFiles, Unnamed, explained, new_file, publish, write_at
-from ..positioned import Move, copy_ranges
+from ..atomic import NOTHING, InputFiles, PendingFile, explained, new_file, publish, write_at
+from ..positioned import CopyProgress, Move, copy_ranges
 from ..stores.path import StorePath
 from ..stores.pieces import STEP, ByteSource, Piece, Traffic, at_hand, compose, plan_parts, traffic_of, zeros
 from ..stores.store import Upload, begin_upload, copies_between, sent_part_bytes
@@ -27,7 +27,7 @@ from . import uploads
 
 log = logging.getLogger(__name__)
 CONNECTIONS = 8
-WORTH_A_WARNING = 64 << 20  # bytes that travel though nothing about them is new
+WORTH_A_WARNING = 64 << 20  # bytes that are sent although the store has them
 
 Progress = Callable[[int, int, str], None]
 Read = Callable[[int, int], bytes]
@@ -76,7 +76,7 @@ def write_copies(
         return _to_store(copies, overwrite, reads, progress, replaced)
     total, done = sum(_copied_bytes(each) for each in copies), 0
     with ExitStack() as stack:
-        files: list[Unnamed] = []
+        files: list[PendingFile] = []
         for each in copies:
             opening = new_file(each.path, each.total, reads=reads, overwrite=overwrite, locked=locked)
             files.append(stack.enter_context(opening))
@@ -87,7 +87,7 @@ def write_copies(
                 os.ftruncate(file.fd, each.total)
                 write_at(file.fd, memoryview(each.header), 0)
                 for original, moves in each.sources:
-                    _fill(file.fd, original, moves, _going_on(progress, done, total, each.path.name))
+                    _fill(file.fd, original, moves, progress_of(progress, done, total, each.path.name))
                     done += sum(size for _, _, size in moves)
             if check is not None:
                 check(number, partial(_pread, file.fd))
@@ -138,7 +138,7 @@ def _stored_bytes(copy: Copy) -> int:
     return sum(size for original, moves in copy.sources if original.is_stored for _, _, size in moves)
 
 
-def _going_on(progress: Progress | None, done: int, total: int, label: str) -> Callable[[int, int], None] | None:
+def progress_of(progress: Progress | None, done: int, total: int, label: str) -> CopyProgress | None:
     """Return the progress callback of one copy as a part of all."""
     return None if progress is None else lambda now, _: progress(done + now, total, label)
 
@@ -185,9 +185,8 @@ def _to_store(
         for each in copies:
             begun.append(_begin(each, overwrite, reads, replaced))
         for each, upload in zip(copies, begun, strict=True):
-            report = _going_on(progress, done, total, each.path.name)
             pieces, can_copy = each.pieces(), partial(_can_copy, upload.path)
-            traffic += compose(upload, pieces, can_copy, None if report is None else partial(_report, report))
+            traffic += compose(upload, pieces, can_copy, progress_of(progress, done, total, each.path.name))
             done += each.total
         reads.check_unchanged()
         uploads.commit(begun)
@@ -196,10 +195,6 @@ def _to_store(
             upload.abandon(keep=False)
         raise
     return replace(traffic, read=_fetched(copies))
-
-
-def _report(progress: Callable[[int, int], None], done: int) -> None:
-    progress(done, 0)
 
 
 def _begin(copy: Copy, overwrite: bool, reads: InputFiles, replaced: str | None) -> Upload:

@@ -115,7 +115,7 @@ def _guard(fd: int, guarded: int, offset: int, size: int) -> str:
 
 
 def _load(path: Path) -> Journal:
-    damaged = FileError(f"{path} is damaged, or not a journal", hint="the file beside it is best fetched again")
+    damaged = FileError(f"{path} is damaged, or not a journal", hint="fetch the file next to it again")
     stored = path.read_bytes()
     body, digest = stored[:-DIGEST_BYTES], stored[-DIGEST_BYTES:]
     if body[:8] != MAGIC or len(body) < 12 or hashlib.sha256(body).digest() != digest:

@@ -44,7 +44,7 @@ from ..stores.path import WEB, StorePath, located
 from ..stores.pieces import ByteSource
 from .journal import journal_path
 from .shards import SHARD_NAME, shard_name, shard_paths, without_split_keys
-from .stored import LateBytes, MoreNeededError, grown
+from .stored import LateBytes, MoreNeededError, parse_growing
 from .strings import ORDER_SIGN, find_strings
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ MAX_NESTED_ARRAYS = 1 << 16
 MAX_VALUES = (1 << 63) - 1
 # ggml's types whose numbers forks gave to other blocks; the sizes of tensors tell which these are.
 SHARED_TYPES = (40, 41, 42)
-OTHER_FILES = 24  # that are open beside the shards: outputs, what is being imported
+OTHER_FILES = 24  # open besides the shards: outputs, imported modules
 PATIENCE = 10.0  # seconds that others get to end an edit
 
 SCALARS = {
@@ -78,7 +78,7 @@ SCALARS = {
     ValueType.INT64: "q",
     ValueType.FLOAT64: "d",
 }
-# Keys that say how to read the file.
+# Keys that the reader itself uses.
 STRUCTURAL_KEYS = {
     key: KEYS[key]
     for key in ("general.architecture", "general.alignment", "split.no", "split.count", "split.tensors.count")
@@ -216,7 +216,7 @@ def _open_stored(path: Path, objects: "Objects") -> GgufFile:
         header.mapped = data
         return header.parse(NO_FILE)
 
-    parsed = grown(path, stored, parse)
+    parsed = parse_growing(path, stored, parse)
     data.read = objects.blocks.reader(str(path), sorted({parsed.data_offset, *parsed.offsets.values(), stored.size}))
     state = NO_FILE if is_pinned(path) else state_of_object(stored.size, stored.version)
     opened = replace(parsed, state=state, stored=stored.version, in_store=original)
@@ -236,7 +236,7 @@ def _wait_for_edit(path: Path, end: float) -> None:
 def refuse_interrupted(path: Path) -> None:
     """Raise FileError if an interrupted edit left its journal."""
     if os.path.lexists(journal_path(path)):
-        problem = f"the last edit of {path} was interrupted: {journal_path(path).name} is beside it"
+        problem = f"the last edit of {path} was interrupted: {journal_path(path).name} is next to it"
         raise FileError(problem, hint="run `gguftools set-metadata --recover` on it")
 
 
@@ -389,7 +389,8 @@ class Header:
     def read_magic(self) -> tuple[bytes, int]:
         magic = bytes(self.view[:4])
         if magic not in MAGICS:
-            raise FileError(f"{self.path} is not a GGUF file: it starts with {magic!r}, not b'GGUF'")
+            problem = f"{self.path} is not a GGUF file: it starts with {magic!r}, not b'GGUF'"
+            raise FileError(problem, "`gguftools convert FOLDER` makes one of a checkpoint")
         self.take(4, "magic")
         version = self.number("I", "version")
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
@@ -604,7 +605,7 @@ def _join(named: GgufFile, open_one: OpenOne) -> GgufFile:
     paths = paths_of_set(named)
     missing = [path.name for path in paths if not named.is_stored and not path.is_file()]
     if missing:
-        absent = f"{len(missing)} of which are not beside it: {few(missing)}"
+        absent = f"{len(missing)} of which are missing in its folder: {few(missing)}"
         hint = "all shards must be in one folder, under the names they were given"
         raise FileError(f"{named.path} is one of {len(paths)} shards, {absent}", hint)
     if not named.is_stored:
@@ -615,7 +616,7 @@ def _join(named: GgufFile, open_one: OpenOne) -> GgufFile:
         numbers = (part.metadata.get("split.no"), part.metadata.get("split.count"))
         if numbers != (number, len(parts)):
             wanted = f"shard {number} of {len(parts)} (split.no, split.count)"
-            raise FileError(f"{part.path} should be {wanted}; it says {numbers[0]} of {numbers[1]}")
+            raise FileError(f"{part.path} should be {wanted}; its metadata has {numbers[0]} of {numbers[1]}")
         if part.byte_order != parts[0].byte_order:
             first = f"{parts[0].path} is {parts[0].byte_order} endian"
             raise FileError(f"{part.path} is {part.byte_order} endian, {first}")

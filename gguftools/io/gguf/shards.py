@@ -38,7 +38,7 @@ def is_first_of_set(path: Path) -> bool:
     return match is not None and int(match["number"]) == 1 and int(match["count"]) > 1
 
 
-def filled(
+def distribute(
     items: Iterable[T], size: Callable[[T], int], max_bytes: int | None, max_items: int | None = None
 ) -> list[list[T]]:
     """Distribute items over shards, in order: each gets at least one, and more until the next would exceed a limit.

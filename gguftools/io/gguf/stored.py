@@ -39,7 +39,7 @@ class LateBytes:
         return self.read(begin, end)
 
 
-def grown(path: StorePath, stored: "StoredObject", parse: Callable[[NDArray[np.uint8]], T]) -> T:
+def parse_growing(path: StorePath, stored: "StoredObject", parse: Callable[[NDArray[np.uint8]], T]) -> T:
     """Return what `parse` makes of an object's first bytes; read more of them when it raises MoreNeededError.
 
     Raises FileError.

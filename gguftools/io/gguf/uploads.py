@@ -86,7 +86,7 @@ def create_stored(
         stack.close()
         is_fault = isinstance(error, GgufToolsError) and not isinstance(error.__cause__, OSError)
         for upload in uploads:
-            upload.abandon(keep=not is_fault)  # another try with these sources could not mend a fault
+            upload.abandon(keep=not is_fault)  # another try with these sources would fail again
         raise
     stack.close()
 

@@ -26,8 +26,8 @@ from .reader import DEFAULT_ALIGNMENT, GgufFile, align
 from .strings import ORDER_SIGN, StringArray
 
 VERSION = 3
-# Slack for later edits in place is an array of zero bytes under this key, which any reader of GGUF skips. Eight letters
-# make the pair 32 bytes long at least, so that at the usual alignment a header can be made to end anywhere.
+# Slack for later edits in place: an array of zero bytes under this key, which any reader of GGUF skips. With eight
+# letters the pair has at least 32 bytes, so at the usual alignment a header can end anywhere.
 RESERVE_KEY = "gguf.pad"
 RESERVE_OVERHEAD = 8 + len(RESERVE_KEY) + 4 + 4 + 8
 

@@ -24,9 +24,9 @@ from quants.errors import GgufToolsError
 from quants.threads import started_pool
 
 BLOCK = 8 << 20  # bytes at most
-OWN_BLOCKS = 1 << 20  # bytes from which a tensor shares no block with others
+OWN_BLOCKS = 1 << 20  # bytes from which a tensor has blocks of its own
 KEPT = 32  # blocks
-AHEAD = 4  # blocks that are fetched before they are asked for, of the same tensor
+AHEAD = 4  # blocks of the same tensor that are fetched before they are needed
 CONNECTIONS = 8
 
 Bytes = NDArray[np.uint8]
@@ -90,7 +90,7 @@ class BlockCache:
         try:
             return self._fetch(file, begin, end)
         except GgufToolsError as error:
-            self._error = error  # patience has been had: what waits in the queue need not try as long
+            self._error = error  # retries are used up: queued fetches fail at once
             raise
 
 

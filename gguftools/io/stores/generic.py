@@ -13,29 +13,17 @@ from typing import Any, TypeVar
 from quants.errors import FileError
 
 from .path import StorePath, first_line
-from .retries import TRANSIENT, Bytes, TransientError, receive_all, retried
+from .retries import TRANSIENT, Bytes, TransientError, lost_race, receive_all, retried
 
-# What a file system says of a version: the first of these that it has, beside the size.
+# Keys of fsspec's info that identify a version, besides the size: the first that exists is used.
 VERSIONS = (
-    "ETag",
-    "etag",
-    "generation",
-    "version_id",
-    "md5Hash",
-    "content_md5",
-    "xet_hash",
-    "blob_id",
-    "mtime",
-    "LastModified",
-    "last_modified",
-    "modified",
-    "updated",
-    "created",
+    "ETag etag generation version_id md5Hash content_md5 xet_hash blob_id mtime LastModified last_modified modified"
+    " updated created"
 )
 TIMEOUT = 300.0  # seconds for a block
 PART = 16 << 20
-STEP = 8 << 20  # bytes that are asked for at a time
-DIRECT = ("gs", "az", "abfs", "abfss")  # an object has its name there when its file is closed, and not before
+STEP = 8 << 20  # bytes per request
+DIRECT = ("gs", "az", "abfs", "abfss")  # an object gets its name when its file is closed
 
 PERMANENT = (FileExistsError, IsADirectoryError, NotADirectoryError, NotImplementedError, TypeError, ValueError)
 
@@ -74,7 +62,7 @@ def ask(path: StorePath, call: Callable[[], T], absent: T | None = None) -> T:
             failure = FileError(f"{path}: the store answers with status {status}: {text}")
         else:
             failure = TransientError(f"{type(error).__name__}: {text}" if text != type(error).__name__ else text)
-    raise failure  # here, so that a traceback does not show what libraries say
+    raise failure  # here, to drop the library's traceback, which may show credentials
 
 
 def stat(fs: Any, path: StorePath) -> dict[str, Any] | None:
@@ -89,12 +77,18 @@ def stat(fs: Any, path: StorePath) -> dict[str, Any] | None:
     return info if info and info.get("type") != "directory" else None
 
 
+def version_now(fs: Any, path: StorePath) -> tuple[int, str] | None:
+    """Return size and version of a file, or None if there is none. Raises FileError."""
+    info = stat(fs, path)
+    return None if info is None else (int(info.get("size") or 0), version_of(info))
+
+
 def version_of(info: dict[str, Any]) -> str:
     """Return what identifies the version of an object: the first entry of VERSIONS that its info has, else ""."""
-    return next((str(info[key]) for key in VERSIONS if info.get(key)), "")
+    return next((str(info[key]) for key in VERSIONS.split() if info.get(key)), "")
 
 
-class StoredFile:
+class Reader:
     """Read one version of a file: the current one; see `store.StoredObject`."""
 
     def __init__(self, fs: Any, path: StorePath) -> None:
@@ -104,7 +98,7 @@ class StoredFile:
             raise FileError(f"there is no object {path}")
         size = info.get("size")
         if not isinstance(size, int) or size < 0:
-            raise FileError(f"{path}: the store does not say how large it is", hint="fetch it, and name the file")
+            raise FileError(f"{path}: the store does not give its size", hint="fetch it, and name the file")
         self.size, self.version = size, version_of(info)
 
     def fetch(self, begin: int, end: int) -> Bytes:
@@ -140,7 +134,7 @@ def part_bytes(total: int) -> int:
     return max(PART, -(-total // 9_000))
 
 
-class FileUpload:
+class Upload:
     """Write a file from start to end; see `store.Upload`. It gets its name when it is complete.
 
     Where a file system shows files while they are written, it has a temporary name until then.
@@ -149,7 +143,9 @@ class FileUpload:
     connections = 1
     have: frozenset[int] = frozenset()
 
-    def __init__(self, fs: Any, path: StorePath, total: int, replaced: str | None) -> None:
+    def __init__(
+        self, fs: Any, path: StorePath, total: int, mark: str, replaced: str | None, resume: bool = False
+    ) -> None:
         self._fs, self.path, self._total, self._replaced = fs, path, total, replaced
         self.part_bytes, self.stopped = part_bytes(total), Event()
         is_direct = path.scheme in DIRECT
@@ -173,10 +169,7 @@ class FileUpload:
         """Give the file its name. Raises FileError if another program wrote that name."""
         info = stat(self._fs, self.path)
         if (version_of(info) if info else None) != self._replaced:
-            if self._replaced is None:
-                hint = "another program wrote it meanwhile; pass --overwrite to replace it"
-                raise FileError(f"{self.path} already exists", hint)
-            raise FileError(f"{self.path} was replaced by another program meanwhile", hint="run it again")
+            raise lost_race(self.path, self._replaced is not None)
         try:
             ask(self.path, self._file.close)
             if self._named != self.path:
@@ -188,7 +181,7 @@ class FileUpload:
             raise FileError(f"{self.path} is not what was written: another program replaced it", hint="run it again")
 
     def abandon(self, keep: bool) -> None:
-        """Remove what is there of it."""
+        """Remove what is written of the file."""
         file, self._file = self._file, None
         with contextlib.suppress(Exception):
             if self._named == self.path:
@@ -197,35 +190,35 @@ class FileUpload:
                 file.close()
                 self._fs.rm_file(self._named.url)
         with contextlib.suppress(Exception):
-            file.closed = True  # so that nobody who collects it writes the rest of it
+            file.closed = True  # so that the garbage collector does not write the rest
 
     def make_way(self) -> None:
-        """Remove the file that this one replaces, so that nobody opens others of its set in the meantime.
+        """Remove the file that this one replaces, so that nobody opens the other shards of its set meanwhile.
 
-        Raises FileError where another program replaced it.
+        Raises FileError if another program replaced it.
         """
         if self._replaced is not None:
             info = stat(self._fs, self.path)
             if info is not None and version_of(info) != self._replaced:
-                raise FileError(f"{self.path} was replaced by another program meanwhile", hint="run it again")
+                raise lost_race(self.path, True)
             remove(self._fs, self.path)
             self._replaced = None
 
     def withdraw(self) -> None:
-        """Remove the file again, if it replaced none: others that belong to it did not get their names."""
+        """Remove the file again, unless it replaced one: other files of its set did not get their names."""
         if self._replaced is None:
             with contextlib.suppress(Exception):
                 self._fs.rm_file(self.path.url)
 
 
 def remove(fs: Any, path: StorePath) -> None:
-    """Remove a file, if it is there. Raises FileError."""
+    """Remove a file, if there is one. Raises FileError."""
     if stat(fs, path) is not None:
         retried(f"{path} cannot be removed", lambda: ask(path, lambda: fs.rm_file(path.url)))
 
 
 def listed(fs: Any, path: StorePath) -> list[tuple[str, int | None]]:
-    """Name and bytes (None: a folder) of what is in a folder. Raises FileError."""
+    """List a folder: (name, bytes), or (name, None) for a folder. Raises FileError."""
 
     def look() -> list[dict[str, Any]]:
         fs.invalidate_cache()

@@ -65,7 +65,7 @@ class WebFile:
                 trouble = TransientError(first_line(error))
             else:
                 return
-            raise trouble  # here, so that what the client says does not come along
+            raise trouble  # here, to drop the client's traceback
 
         return receive_all(f"{self.name}: {self.file}", begin, end, receive, is_first)
 
@@ -119,7 +119,7 @@ class WebFile:
         if self.size < 0 and match[3] != "*":
             self.size, self.version = int(match[3]), version_of(headers, self.dated)
         if match[3] != "*" and int(match[3]) != self.size:
-            raise FileError(f"{where} of {match[3]} bytes; the listing says {self.size}", hint)
+            raise FileError(f"{where} of {match[3]} bytes; the listing has {self.size}", hint)
 
 
 def version_of(headers: Any, dated: bool = False) -> str:
@@ -145,7 +145,7 @@ def open_web(path: StorePath) -> WebFile:
     file = WebFile(str(path.parent), path.name, url, headers=headers, refused=refused, dated=True)
     file.fetch(0, 1, is_first=True)
     if file.size < 0:
-        problem = f"{file.name}: the server does not say how large {file.file} is"
+        problem = f"{file.name}: the server does not give the size of {file.file}"
         raise FileError(problem, hint="download it, and name the file on this disk")
     return file
 

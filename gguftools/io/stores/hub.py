@@ -22,12 +22,11 @@ from .retries import Bytes
 
 COMMIT = re.compile(r"\w[\w.-]{0,63}")
 NAME = re.compile(r"hf://(\w[\w.-]*)/(\w[\w.-]*?)/?(?:@(.+))?")
-FILE = re.compile(r"(hf://\w[\w.-]*/\w[\w.-]*(?:@(?:refs/(?:pr|convert)/)?[^/]+)?)/(.+)")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 PLAIN_NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,255}")
 MAX_PAGES = 50  # of a listing; the hub's have a thousand files each
 MAX_SIZE = 1 << 50  # bytes of a file: a petabyte
-MAX_ANSWER = 64 << 20  # bytes of what the hub says about a model
+MAX_ANSWER = 64 << 20  # bytes of the hub's answer about a model
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ def connect(name: str) -> Repository:
     info, _ = _ask(name, endpoint, f"{endpoint}/api/models/{org}/{model}{which}")
     commit = info.get("sha") if isinstance(info, dict) else None
     if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
-        raise FileError(f"{name}: {endpoint} does not say which commit that is")
+        raise FileError(f"{name}: {endpoint} does not give its commit")
     return Repository(name, org, model, commit, endpoint)
 
 
@@ -151,7 +150,7 @@ def _ask(name: str, endpoint: str, url: str) -> tuple[Any, str]:
         hint = "check the connection and HF_ENDPOINT, or convert a folder that was downloaded before"
         raise FileError(f"{name}: {endpoint} cannot be reached: {first_line(error)}", hint) from error
     except ValueError as error:
-        raise FileError(f"{name}: {endpoint} does not answer as the hub does: {first_line(error)}") from error
+        raise FileError(f"{name}: {endpoint} does not answer like the hub: {first_line(error)}") from error
 
 
 def _refused(name: str, endpoint: str, status: int, code: str | None) -> FileError:

@@ -10,7 +10,7 @@ from quants.threads import started_pool
 
 from .store import Upload
 
-WAITING = 64 << 20  # bytes of parts that are complete and not sent yet, beside those that are being sent
+WAITING = 64 << 20  # bytes of complete parts that wait, besides those that are being sent
 
 
 class PartedOutput:

@@ -20,37 +20,14 @@ from quants.arguments import PathLike
 from quants.errors import FileError
 
 SCHEME = "hf://"
-# Also taken for URLs where a path was made of them, which has one slash less.
-KNOWN = (
-    "s3",
-    "s3a",
-    "gs",
-    "gcs",
-    "az",
-    "abfs",
-    "abfss",
-    "adl",
-    "memory",
-    "http",
-    "https",
-    "hf",
-    "file",
-    "oci",
-    "oss",
-    "r2",
-    "hdfs",
-    "webhdfs",
-    "sftp",
-    "ssh",
-    "ftp",
-    "smb",
-)
+# Also recognized after a Path dropped one slash.
+KNOWN = "s3 s3a gs gcs az abfs abfss adl memory http https hf file oci oss r2 hdfs webhdfs sftp ssh ftp smb"
 SAME = {"s3a": "s3", "gcs": "gs"}
 WEB = ("http", "https")
 BEGINNING = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/(/?)")
 CONTROL = re.compile(r"[\x00-\x1f\x7f\u0085\u2028\u2029]")
 
-# What is private in the words of libraries.
+# Credentials in error texts of libraries.
 USER = re.compile(r"(\b[a-zA-Z][\w+.-]*:/{1,2})[^/\s@'\"<>]+@")
 QUERY = re.compile(r"(\b[a-zA-Z][\w+.-]*:/{1,2}[^\s?'\"<>]*)\?[^\s'\"<>]*")
 NAMED = re.compile(
@@ -63,7 +40,7 @@ SECRET_VARIABLES = re.compile(
     r"(AWS|HF|HUGGING_FACE|GOOGLE|AZURE|FSSPEC)_\w*(KEY|SECRET|TOKEN|PASSWORD|SAS|CONNECTION)\w*"
 )
 
-_private: dict[str, str] = {}  # URLs with what opens them, by those without
+_private: dict[str, str] = {}  # URLs with credentials, by those without
 
 
 class StorePath(PosixPath):
@@ -121,7 +98,7 @@ def located(path: PathLike) -> Path:
     if match is None:
         return Path(path)
     scheme = SAME.get(match[1].lower(), match[1].lower())
-    if scheme not in KNOWN and (not match[2] or isinstance(path, Path)):
+    if scheme not in KNOWN.split() and (not match[2] or isinstance(path, Path)):
         return Path(path)
     rest = text[match.end() :]
     if scheme == "file":
@@ -149,19 +126,19 @@ def _check(scheme: str, url: str) -> None:
     shown = ascii(redacted(url))[1:-1]
     if scheme not in WEB and "@" in rest.partition("/")[0]:
         hint = "credentials are found as the store's own tools do: in the environment, or in their files"
-        raise FileError(f"{scheme}://… has a user or a password in it, which are not taken from URLs", hint)
+        raise FileError(f"{scheme}://… has a user or a password in it; these are not read from URLs", hint)
     if scheme not in (*WEB, "hf") and "?" in rest:
         raise FileError(f"{shown.partition('?')[0]}?… has a query in it; {scheme}:// URLs have none")
     if CONTROL.search(url):
         raise FileError(f"{shown} has control characters in it")
     if not rest or rest.startswith("/"):
-        raise FileError(f"{shown} names nothing", hint=f"write {scheme}://BUCKET/NAME.gguf, say")
+        raise FileError(f"{shown} names no object", hint=f"write {scheme}://BUCKET/NAME.gguf, say")
     parts = rest.split("/")
     decoded = [unquote(part) for part in parts] if scheme in WEB else parts
     if any(part in (".", "..") or (scheme in WEB and "/" in part) for part in decoded):
-        raise FileError(f"{shown} has a step such as .. in it: write out the name that is meant")
+        raise FileError(f"{shown} contains a step such as ..: write the plain name")
     if "" in parts:
-        raise FileError(f"{shown} has an empty step, //, in it: write out the name that is meant")
+        raise FileError(f"{shown} contains an empty step, //: write the plain name")
 
 
 def redacted(text: object) -> str:

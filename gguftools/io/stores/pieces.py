@@ -19,11 +19,11 @@ from .path import StorePath
 from .retries import Bytes
 
 MIB = 1 << 20
-MIN_PART = 5 * MIB  # bytes of a part that is not the last; an object has more where ranges of it are copied
-MAX_COPIED = 512 * MIB  # bytes of a part that the store copies: more are allowed, but answer late
+MIN_PART = 5 * MIB  # bytes of a part but the last; ranges are copied only from larger objects
+MAX_COPIED = 512 * MIB  # bytes of a copied part: larger ones are allowed, but slow
 MAX_PARTS = 10_000
-STEP = 8 * MIB  # bytes that are asked for at a time
-COPIES = 8  # parts that the store copies at a time: nothing of them comes by here
+STEP = 8 * MIB  # bytes per request
+COPIES = 8  # parts that the store copies at a time
 
 NOTHING = np.empty(0, np.uint8)
 
@@ -197,7 +197,7 @@ def _bridged(parts: list[Part], min_bytes: int) -> list[Part]:
             continue
         left, right = parts[i - 1] if i else None, parts[i + 1]
         spare = max(left.size - min_bytes, 0) if left else 0
-        is_last = i + 2 == len(parts)  # of the last part any number of bytes may be left
+        is_last = i + 2 == len(parts)  # the last part may have any size
         if spare + (right.size - 1 if is_last else right.size - min_bytes) >= missing:
             if left and (taken := min(spare, missing)):
                 kept, moved = left.pieces[0].cut(left.size - taken)
@@ -247,15 +247,15 @@ def compose(
     upload: Any,
     pieces: Sequence[Piece],
     can_copy: Callable[[ByteSource], bool],
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Traffic:
-    """Fill an upload (see `store.Upload`) with pieces, in order; call progress(bytes that are there).
+    """Fill an upload (see `store.Upload`) with pieces, in order; call progress(bytes done, of how many).
 
     Parts go over several connections if the store takes them in any order. Raises FileError, OSError.
     """
     try:
         return _Composed(upload, plan_parts(pieces, can_copy, upload.part_bytes), progress).run()
-    except NotImplementedError:  # it speaks S3, but has not all of it
+    except NotImplementedError:  # an S3 server without copies of ranges
         upload.forget()
         return _Composed(upload, plan_parts(pieces, lambda _: False, upload.part_bytes), progress).run()
 
@@ -263,10 +263,10 @@ def compose(
 class _Composed:
     """Send and copy the parts of an upload."""
 
-    def __init__(self, upload: Any, parts: Sequence[Part], progress: Callable[[int], None] | None) -> None:
+    def __init__(self, upload: Any, parts: Sequence[Part], progress: Callable[[int, int], None] | None) -> None:
         self._upload, self._parts, self._progress = upload, parts, progress
         self._lock, self._sending = threading.Lock(), threading.Semaphore(upload.connections)
-        self._done, self._failed = 0, False
+        self._done, self._total, self._failed = 0, sum(part.size for part in parts), False
 
     def run(self) -> Traffic:
         is_any_copied = any(part.is_copied for part in self._parts)
@@ -281,7 +281,7 @@ class _Composed:
             self._upload.stopped.set()
             raise
         finally:
-            self._failed = True  # of what waits, nothing is begun
+            self._failed = True  # waiting parts are not started
             pool.shutdown(wait=True, cancel_futures=True)
         return traffic_of(self._parts)
 
@@ -299,7 +299,7 @@ class _Composed:
             with self._lock:
                 self._done += part.size
                 if self._progress:
-                    self._progress(self._done)
+                    self._progress(self._done, self._total)
         except BaseException:
             self._failed = True
             raise

@@ -10,14 +10,16 @@ from numpy.typing import NDArray
 
 from quants.errors import FileError
 
-TRIES = 8  # in a row that bring next to nothing
-FIRST_TRIES = 4  # the same where nothing was there before: a wrong address is more likely
-SLOW_TRY = 3  # a connection that trickles takes long, and so counts as many
-MIN_BYTES = 4096  # within the timeout for a download; what brings less is as good as broken
-FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between them
-TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # statuses that may be others a little later
+from .path import StorePath
+
+TRIES = 8  # in a row with less than MIN_BYTES
+FIRST_TRIES = 4  # for the first request: a wrong address is likely
+SLOW_TRY = 3  # a slow connection counts as so many tries
+MIN_BYTES = 4096  # within the timeout; a slower connection counts as broken
+FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between tries
+TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # statuses that may pass
 FIRST_HINT = "check the URL and the connection"
-CUT_OFF = "check the connection; the same command with --resume goes on from what was written"
+CUT_OFF = "check the connection; the same run with `resume` goes on from what was written"
 
 Bytes = NDArray[np.uint8]
 Receive = Callable[[int, bytearray], None]
@@ -33,6 +35,13 @@ class TransientError(ConnectionError):
     def __init__(self, reason: str, wait: float | None = None, counts: int = 1) -> None:
         super().__init__(reason)
         self.wait, self.counts = wait, counts
+
+
+def lost_race(path: StorePath, existed: bool) -> FileError:
+    """Return the error for an object that another program wrote meanwhile. existed: it was to be replaced."""
+    if existed:
+        return FileError(f"{path} was replaced by another program meanwhile", hint="run it again")
+    return FileError(f"{path} already exists", "another program wrote it meanwhile; pass `overwrite` to replace it")
 
 
 def receive_all(what: str, begin: int, end: int, receive: Receive, is_first: bool = False) -> Bytes:

@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 from quants.errors import FileError
 
 from .path import StorePath, first_line
-from .retries import CUT_OFF, MIN_BYTES, SLOW_TRY, TRANSIENT, Bytes, TransientError, receive_all, retried
+from .retries import CUT_OFF, MIN_BYTES, SLOW_TRY, TRANSIENT, Bytes, TransientError, lost_race, receive_all, retried
 
-MARK = "gguftools"  # key of an object's metadata: what is to be in it
-TIMEOUT = 60.0  # seconds in which a part of an answer comes
+MARK = "gguftools"  # key of an object's metadata that identifies its content
+TIMEOUT = 60.0  # seconds for a part of an answer
 PIECE = 1 << 20
 MAX_PARTS = 10_000
 MIN_PART = 16 << 20
@@ -36,7 +36,7 @@ MIB = 1 << 20
 T = TypeVar("T")
 
 
-class Replaced(Exception):  # noqa: N818  # a condition of a request does not hold; who asked says what that means
+class Replaced(Exception):  # noqa: N818  # no error by itself: the caller decides
     """Report that a condition of a request does not hold: the object is another version."""
 
 
@@ -57,9 +57,9 @@ def ask(fs: Any, path: StorePath, request: Callable[[], Awaitable[T]]) -> T:
         return sync(fs.loop, request)  # type: ignore[no-any-return]
     except (FileError, TransientError):
         raise
-    except Exception as error:  # of four libraries: what they raise is told apart by what the server answered
+    except Exception as error:  # of four libraries; the server's answer tells what it means
         failure = _meaning(path, error)
-    raise failure  # here, so that a traceback does not show what libraries say
+    raise failure  # here, to drop the library's traceback, which may show credentials
 
 
 def _meaning(path: StorePath, error: Exception) -> Exception:
@@ -83,7 +83,7 @@ def _meaning(path: StorePath, error: Exception) -> Exception:
     return FileError(f"{path}: the store answers with status {status}: {text}")
 
 
-class S3Object:
+class Reader:
     """Read one version of an object: the current one; see `store.StoredObject`."""
 
     def __init__(self, fs: Any, path: StorePath) -> None:
@@ -158,13 +158,19 @@ def stat(fs: Any, path: StorePath) -> dict[str, Any] | None:
     return retried(f"{path} cannot be reached", once, is_first=True)
 
 
+def version_now(fs: Any, path: StorePath) -> tuple[int, str] | None:
+    """Return size and entity tag of an object, or None if there is none. Raises FileError."""
+    head = stat(fs, path)
+    return None if head is None else (int(head["ContentLength"]), str(head.get("ETag", "")))
+
+
 def part_bytes(total: int) -> int:
     """Return the bytes of a part, so that `total` bytes need at most MAX_PARTS parts."""
     needed = -(-total // MAX_PARTS)
     return max(MIN_PART, -(-needed // MIB) * MIB)
 
 
-class S3Upload:
+class Upload:
     """Upload an object in parts; it gets its name when all parts are there. See `store.Upload`.
 
     mark: identifies the content, as a text. replaced: entity tag of the object that may be replaced; None if there must
@@ -209,7 +215,7 @@ class S3Upload:
                 answer["Content"] = await answer["Body"].read(1 << 16)
             return answer
 
-        hint = CUT_OFF if self._resume else "check the connection; a run that is begun with --resume can be taken up"
+        hint = CUT_OFF if self._resume else "check the connection; a run that is begun with `resume` can be taken up"
         what = f"{self.path} cannot be written"
         return retried(what, lambda: ask(self._fs, self.path, request), self.stopped, hint=hint)
 
@@ -295,7 +301,7 @@ class S3Upload:
         except Replaced:
             if not self._is_there():
                 raise self._lost() from None
-        except Absent:  # of an answer that got lost, the request was heard
+        except Absent:  # the answer may have been lost, not the request
             if not self._is_there():
                 raise self._lost() from None
         if not self._is_there():
@@ -306,7 +312,7 @@ class S3Upload:
     def _complete(self, arguments: dict[str, Any], condition: dict[str, Any]) -> None:
         try:
             self._call("complete_multipart_upload", **arguments, **condition)
-        except NotImplementedError:  # a store without conditions: a look before is the best there is
+        except NotImplementedError:  # a store without conditions: check before
             head = stat(self._fs, self.path)
             if (head.get("ETag") if head else None) != self._replaced:
                 raise Replaced from None
@@ -317,16 +323,13 @@ class S3Upload:
         return bool(head and head["ContentLength"] == self._total and head["Metadata"].get(MARK) == self._mark)
 
     def _lost(self) -> FileError:
-        if self._replaced is None:
-            hint = "another program wrote it meanwhile; pass --overwrite to replace it"
-            return FileError(f"{self.path} already exists", hint)
-        return FileError(f"{self.path} was replaced by another program meanwhile", hint="run it again")
+        return lost_race(self.path, self._replaced is not None)
 
     def abandon(self, keep: bool) -> None:
         """End the upload; keep: leave its parts for a resumed run, if `resume`."""
         if keep and self._resume:
             return
-        self.stopped.set()  # one try is enough: what is left then is ended by the bucket's own rule
+        self.stopped.set()  # one try is enough: the bucket's lifecycle rule removes the rest
         try:
             self._call("abort_multipart_upload", UploadId=self._id)
             if self._resume:

@@ -81,8 +81,8 @@ def made_file_system(scheme: str, process: int) -> Any:
             raise FileError(f"{scheme}:// needs a package that is not installed: {first_line(error)}", hint) from None
     except Exception as error:
         raise FileError(f"{scheme}:// cannot be opened: {first_line(error)}") from None
-    if type(fs).__module__ == "s3fs.core":
-        fs.retries = 1  # we try again ourselves, and say when that ends
+    if _is_s3(fs):
+        fs.retries = 1  # `retries` repeats requests
     return fs
 
 
@@ -96,8 +96,18 @@ def _by_obstore(fsspec: Any, scheme: str) -> Any:
         return None
 
 
+def can_resume(path: StorePath) -> bool:
+    """Return True if the store keeps the parts of an interrupted upload: S3 does. Raises FileError."""
+    return _is_s3(file_system(path.scheme))
+
+
 def _is_s3(fs: Any) -> bool:
     return type(fs).__module__ == "s3fs.core"
+
+
+def _client(path: StorePath) -> tuple[Any, Any]:
+    """Return the module that serves a store, `s3` or `generic`, and fsspec's file system. Raises FileError."""
+    return import_module(".s3" if can_resume(path) else ".generic", __package__), file_system(path.scheme)
 
 
 def open_object(path: StorePath, pinned: dict[str, Any] | None = None) -> StoredObject:
@@ -111,14 +121,8 @@ def open_object(path: StorePath, pinned: dict[str, Any] | None = None) -> Stored
         return open_web(path)
     if is_pinned(path):
         return _open_on_hub(path, {} if pinned is None else pinned)
-    fs = file_system(path.scheme)
-    if _is_s3(fs):
-        from .s3 import S3Object
-
-        return S3Object(fs, path)
-    from .generic import StoredFile
-
-    return StoredFile(fs, path)
+    client, fs = _client(path)
+    return client.Reader(fs, path)  # type: ignore[no-any-return]
 
 
 def is_pinned(path: Path) -> bool:
@@ -172,31 +176,17 @@ def version_now(path: StorePath) -> tuple[int, str] | None:
     if path.scheme in WEB:
         web_file = open_object(path)
         return web_file.size, web_file.version
-    fs = file_system(path.scheme)
-    if _is_s3(fs):
-        from . import s3
-
-        head = s3.stat(fs, path)
-        return None if head is None else (int(head["ContentLength"]), str(head.get("ETag", "")))
-    from . import generic
-
-    info = generic.stat(fs, path)
-    return None if info is None else (int(info.get("size") or 0), generic.version_of(info))
+    client, fs = _client(path)
+    return client.version_now(fs, path)  # type: ignore[no-any-return]
 
 
 def listing(path: StorePath) -> list[tuple[str, int | None]]:
     """List a folder of a store: (name, bytes), or (name, None) for a folder. Raises FileError."""
     if path.scheme in WEB:
         hint = "download it, and name the folder on this disk"
-        raise FileError(f"{path}: web servers do not say what is in a folder", hint)
-    fs = file_system(path.scheme)
-    if _is_s3(fs):
-        from . import s3
-
-        return s3.listed(fs, path)
-    from . import generic
-
-    return generic.listed(fs, path)
+        raise FileError(f"{path}: web servers do not list folders", hint)
+    client, fs = _client(path)
+    return client.listed(fs, path)  # type: ignore[no-any-return]
 
 
 def begin_upload(path: StorePath, total: int, mark: str, replaced: str | None, resume: bool) -> Upload:
@@ -206,55 +196,33 @@ def begin_upload(path: StorePath, total: int, mark: str, replaced: str | None, r
     to be replaced; None if there must be none. resume: keep the parts of an interrupted run, see `can_resume`. Raises
     FileError.
     """
-    fs = file_system(path.scheme)
-    if _is_s3(fs):
-        from .s3 import S3Upload
-
-        return S3Upload(fs, path, total, mark if resume else secrets.token_hex(16), replaced, resume)
-    from .generic import FileUpload
-
-    return FileUpload(fs, path, total, replaced)
+    client, fs = _client(path)
+    return client.Upload(fs, path, total, mark if resume else secrets.token_hex(16), replaced, resume)  # type: ignore[no-any-return]
 
 
 def remove_object(path: StorePath) -> None:
     """Remove an object, if there is one. Raises FileError."""
-    fs = file_system(path.scheme)
-    if _is_s3(fs):
-        from . import s3
-
-        s3.remove(fs, path)
-        return
-    from . import generic
-
-    generic.remove(fs, path)
+    client, fs = _client(path)
+    client.remove(fs, path)
 
 
 def copies_between(source: Path, target: StorePath) -> bool:
     """Return True if the target's store copies ranges of the source itself. Raises FileError."""
-    same = isinstance(source, StorePath) and source.scheme == target.scheme
-    return same and _is_s3(file_system(target.scheme))
+    return isinstance(source, StorePath) and source.scheme == target.scheme and can_resume(target)  # of S3 both hold
 
 
 def sent_part_bytes(path: StorePath, total: int) -> int:
     """Return the bytes of a part that `begin_upload` would send. Raises FileError."""
-    if _is_s3(file_system(path.scheme)):
-        from .s3 import part_bytes
-
-        return part_bytes(total)
-    from .generic import part_bytes as of_others
-
-    return of_others(total)
+    return _client(path)[0].part_bytes(total)  # type: ignore[no-any-return]
 
 
 def holds(path: StorePath, total: int, mark: str) -> bool:
     """Return True if an object is what an upload with that mark made. Raises FileError."""
-    fs = file_system(path.scheme)
-    if not _is_s3(fs):
+    if not can_resume(path):
         return False
-    from . import s3
-
-    head = s3.stat(fs, path)
-    return bool(head and head["ContentLength"] == total and head.get("Metadata", {}).get(s3.MARK) == mark)
+    client, fs = _client(path)
+    head = client.stat(fs, path)
+    return bool(head and head["ContentLength"] == total and head.get("Metadata", {}).get(client.MARK) == mark)
 
 
 class CompletedUpload:
@@ -271,11 +239,6 @@ class CompletedUpload:
     def abandon(self, keep: bool) -> None: ...
     def make_way(self) -> None: ...
     def withdraw(self) -> None: ...
-
-
-def can_resume(path: StorePath) -> bool:
-    """Return True if the store keeps the parts of an interrupted upload."""
-    return _is_s3(file_system(path.scheme))
 
 
 def state_of_object(size: int, version: str) -> tuple[int, int, int, int]:

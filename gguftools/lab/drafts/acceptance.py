@@ -14,24 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quants.errors import ModelError
+from runtime.arrays import Doubles, Floats, Ids
 
 if TYPE_CHECKING:
-    from runtime.arrays import Floats, Ids
     from runtime.evaluation.divergence import LazyForward, RunningLogits
     from runtime.evaluation.windows import Window
     from runtime.head import LazyLogits
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.speculation.assistants import Assistant
     from runtime.speculation.blocks import BlockWriter
     from runtime.speculation.readers import Reader
 
-Doubles = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 LOGITS_AT_ONCE = 1 << 23  # of one model: 33 MB; each temperature needs its own
 MIN_PLACES = 16  # at a time, however large the vocabulary
-MAX_LOOKUP = 64  # tokens of a looked-up draft: as many as there ever are; those that are too many are not counted
+MAX_LOOKUP = 64  # maximum tokens of a prompt-lookup draft
 
 Progress = Callable[[int, int, float], None]  # windows done, of how many, mean acceptance of the first draft so far
 
@@ -48,8 +46,8 @@ class Acceptance:
 
     stands: list[Doubles] = field(default_factory=list)
     agree: list[Flags] = field(default_factory=list)
-    drafted: list[Ints] = field(default_factory=list)
-    matched: list[Ints] = field(default_factory=list)
+    drafted: list[Ids] = field(default_factory=list)
+    matched: list[Ids] = field(default_factory=list)
     own: list[Doubles] = field(default_factory=list)
     missed: list[Doubles] = field(default_factory=list)
     problem: str | None = None
@@ -58,7 +56,7 @@ class Acceptance:
 class DraftLogits(Protocol):
     """A draft's logits at scored positions start … stop - 1 of a window: float32 (n, vocabulary)."""
 
-    def logits(self, window: int, start: int, stop: int) -> "Floats": ...
+    def logits(self, window: int, start: int, stop: int) -> Floats: ...
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ class AcceptanceRun:
             if lookup is not None:
                 lookup.acceptance.agree[-1][start:stop] = lookup.first[start:stop] == likeliest
 
-    def _of_draft(self, draft: DraftLogits, number: int, start: int, stop: int) -> "Floats":
+    def _of_draft(self, draft: DraftLogits, number: int, start: int, stop: int) -> Floats:
         """Return a draft's logits over the model's vocabulary. Raises ModelError."""
         logits = draft.logits(number, start, stop)[:, : self.size]
         check_finite(logits, f"logits of window {number + 1}")
@@ -134,7 +132,7 @@ class AcceptanceRun:
 class TemperedLogits:
     """A model's distributions at a temperature, from logits (n, vocabulary). 0: the top token is certain."""
 
-    def __init__(self, logits: "Floats", temperature: float, threads: int = 1) -> None:
+    def __init__(self, logits: Floats, temperature: float, threads: int = 1) -> None:
         from runtime.evaluation.divergence import row_figures
 
         self.temperature, self.threads = temperature, threads
@@ -144,7 +142,7 @@ class TemperedLogits:
             self.logits = logits if temperature == 1 else logits / np.float32(temperature)
             self.rows = row_figures(self.logits, np.zeros(len(logits), np.int64), threads)
 
-    def overlap(self, logits: "Floats") -> Doubles:
+    def overlap(self, logits: Floats) -> Doubles:
         """Return the sum of min(p, q) of each row, q being the other model's distribution at this temperature: (n,)."""
         from runtime.evaluation.divergence import VARIATION, compare
 
@@ -154,7 +152,7 @@ class TemperedLogits:
         overlap: Doubles = 1 - compare(self.rows, other.rows, self.threads)[:, VARIATION]
         return overlap.clip(0, 1)
 
-    def probability(self, rows: "Ids", tokens: "Ids") -> Doubles:
+    def probability(self, rows: Ids, tokens: Ids) -> Doubles:
         """Return the probability of each token in its row, (n,); 0 for the token -1."""
         if self.temperature == 0:
             return np.where(tokens == self.likeliest[rows], 1.0, 0.0)
@@ -178,7 +176,7 @@ class _LookupScores:
             (index.get(place + each.matched, -1), i, each.tokens[each.matched])
             for i, (place, each) in enumerate(zip(window.scored.tolist(), drafts, strict=True))
             if each.matched < len(each.tokens)
-        ]  # the place where the model says it, the draft's place, the token
+        ]  # position of the model's prediction, the draft's position, the token
         self._wrong = np.array(wrong, np.int64).reshape(-1, 3)
 
     def take(self, of: TemperedLogits, i: int, start: int, stop: int) -> None:
@@ -214,7 +212,7 @@ def lookup_drafts(window: "Window") -> list[LookupDraft]:
     return lookups
 
 
-def check_finite(logits: "Floats", what: str) -> None:
+def check_finite(logits: Floats, what: str) -> None:
     """Raise ModelError if logits are not finite; minus infinity excludes a token."""
     largest = logits.max()
     if not np.isfinite(largest):
@@ -224,7 +222,7 @@ def check_finite(logits: "Floats", what: str) -> None:
 def draft_forward(net: "RunningModel") -> "LazyForward":
     """Return a draft's forward function; tokens that it does not know become token 0, as in drafting."""
 
-    def forward(ids: "Ids", first: int) -> "LazyLogits":
+    def forward(ids: Ids, first: int) -> "LazyLogits":
         return net.lazy_logits(np.where(ids < net.vocabulary_size, ids, 0), first)
 
     return forward
@@ -240,7 +238,7 @@ class SharedStates:
         self.net, self.layers = net, tuple(sorted({layer for each in readers for layer in each.layers}))
         self._last: tuple[Ids, Floats, Floats | None] | None = None
 
-    def own(self, ids: "Ids", first: int) -> "LazyLogits":
+    def own(self, ids: Ids, first: int) -> "LazyLogits":
         self._last = None
         if self.layers:
             states, inputs = self.net.forward_with_inputs(ids, self.layers)
@@ -255,7 +253,7 @@ class SharedStates:
         `first`.
         """
 
-        def forward(ids: "Ids", first: int) -> "LazyLogits":
+        def forward(ids: Ids, first: int) -> "LazyLogits":
             if self._last is None or not np.array_equal(self._last[0], ids):
                 self.own(ids, first)
             assert self._last is not None
@@ -273,7 +271,7 @@ class SharedStates:
 
         return forward
 
-    def inputs(self, ids: "Ids", layers: Sequence[int]) -> "Floats":
+    def inputs(self, ids: Ids, layers: Sequence[int]) -> Floats:
         """Return the inputs of layers for a window's tokens, (tokens, width of all)."""
         last = None if self._last is None else self._last[0]
         if last is None or last.shape[1] != len(ids) or not (last == ids).all(axis=1).any():
@@ -282,7 +280,7 @@ class SharedStates:
         inputs: Floats = self._of_layers(layers)[int((self._last[0] == ids).all(axis=1).argmax())]
         return inputs
 
-    def _of_layers(self, layers: Sequence[int]) -> "Floats":
+    def _of_layers(self, layers: Sequence[int]) -> Floats:
         assert self._last is not None
         assert self._last[2] is not None
         every = self._last[2].reshape(*self._last[2].shape[:-1], len(self.layers), -1)
@@ -297,20 +295,20 @@ class BlockLogits:
         """Prepare the draft. drafted: tokens of a block, all of which see each other."""
         self.shared, self.writer, self.windows = shared, writer, windows
         self.drafted = min(drafted, writer.max_tokens)
-        self._of: tuple[int, Floats] | None = None  # a window, and what is made of the first drafted tokens in it
+        self._of: tuple[int, Floats] | None = None  # a window, and the states of its first drafted tokens
 
-    def logits(self, window: int, start: int, stop: int) -> "Floats":
+    def logits(self, window: int, start: int, stop: int) -> Floats:
         if self._of is None or self._of[0] != window:
             self._of = window, self._firsts(self.windows[window])
         written = self.writer.written(np.ascontiguousarray(self._of[1][start:stop]))
         last = self.windows[window].inputs[self.windows[window].scored[start:stop]].tolist()
         return np.stack([self.writer.logits(written, i, token) for i, token in enumerate(last)])
 
-    def _firsts(self, window: "Window") -> "Floats":
+    def _firsts(self, window: "Window") -> Floats:
         """Return the states from the last position to the first, so that the cache only has to be truncated."""
         from runtime.kv_cache import KVCache
 
-        cache, firsts = KVCache(), list["Floats"]()
+        cache, firsts = KVCache(), list[Floats]()
         self.writer.keep(self.shared.inputs(window.inputs, self.writer.layers), cache)
         for place in window.scored[::-1].tolist():
             cache.truncate(place)
@@ -321,11 +319,11 @@ class BlockLogits:
 def assistant_forward(assistant: "Assistant") -> "LazyForward":
     """Return an assistant's forward function, which attends to the keys of all earlier tokens."""
 
-    def forward(ids: "Ids", first: int) -> "LazyLogits":
+    def forward(ids: Ids, first: int) -> "LazyLogits":
         logits: list[LazyLogits] = []
         for text in ids:
             cache = assistant.model.new_cache()
-            cache.memory = len(text)  # nothing is forgotten
+            cache.memory = len(text)  # keep all tokens
             states = assistant.model.lazy_forward(text.tolist(), cache).x
             steps: list[LazyLogits] = []
             for place in range(len(text) - 1, first - 1, -1):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,14 +35,14 @@ from .texts import USUAL_LENGTH, chances, parts, places, temperature_figures
 
 if TYPE_CHECKING:
     from runtime.evaluation.windows import Window
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.speculation.assistants import Assistant
     from runtime.speculation.blocks import BlockWriter
     from runtime.speculation.readers import Reader
 
 LOOKUP, MTP, STATES = "lookup", "mtp", "states"
 READING = (MTP, STATES)  # the model's states
-DEEPEST_READ = 1  # what these say of tokens further on depends on what they drafted themselves
+DEEPEST_READ = 1  # later predictions depend on the tokens drafted before
 
 
 def draft_check(
@@ -64,15 +64,14 @@ def draft_check(
     FileError, ModelError, VocabularyError for the model itself, and OptionError for a text that is too short or no
     draft. Problems of a draft are in its figures.
     """
-    options = options or DraftCheckOptions()
-    plan = _plan(options)
+    plan = _checked(options or DraftCheckOptions())
     model = opened(target)
     candidates = [_candidate(model, draft) for draft in drafts]
-    candidates += [_Candidate(LOOKUP, LOOKUP)] if options.lookup else []
-    candidates += [_Candidate(MTP, MTP)] if options.mtp else []
+    candidates += [_Candidate(LOOKUP, LOOKUP)] if plan.lookup else []
+    candidates += [_Candidate(MTP, MTP)] if plan.mtp else []
     _check_names([each.name for each in candidates])
     net = running_model(model, threads)
-    if options.mtp:
+    if plan.mtp:
         net.next_tokens  # noqa: B018  a model without one is told before anything runs
     _check_speaks(model, net)
     corpus = read_corpus(model, default_texts() if text is None else texts_named(text), n_ctx, chunks, None)
@@ -98,36 +97,28 @@ def _warnings(model: Model, candidates: Sequence["_Candidate"], n_ctx: int) -> I
             yield f"{each.path}: {warning}"
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The options, checked."""
-
-    temperatures: tuple[float, ...]
-    longest: int
-    cost_ratio: float | Literal["timed", "bytes"]
-    verify_cost: float | None
-    simulated: int
-    seed: int
-
-
-def _plan(options: DraftCheckOptions) -> _Plan:
-    temperatures, ratio, verify = options.temperatures, options.cost_ratio, options.verify_cost
+def _checked(options: DraftCheckOptions) -> DraftCheckOptions:
+    """Return the options with plain numbers. Raises OptionError for invalid ones."""
+    temperatures, ratio = options.temperatures, options.cost_ratio
     if not temperatures:
         raise OptionError("there is no temperature", "for example 0,0.8,1")
     for each in temperatures:
         _check_number(each, "the temperature", 0)
     if len(set(temperatures)) < len(temperatures):
         raise OptionError("a temperature is given twice")
-    if isinstance(ratio, str):
-        if ratio not in ("timed", "bytes"):
-            raise OptionError(f"the cost ratio is {ratio!r}", "a number, timed or bytes is expected")
-    else:
+    if not isinstance(ratio, str):
         _check_number(ratio, "the cost ratio", 0)
-    if verify is not None:
-        _check_number(verify, "the cost of verification", 0)
-    longest = as_count(options.draft_max, "the longest draft", 1)
-    simulated, seed = as_count(options.simulated, "simulated tokens", 0), as_count(options.seed, "the seed", 0)
-    return _Plan(tuple(map(float, temperatures)), longest, ratio, verify, simulated, seed)  # type: ignore[arg-type]
+    elif ratio not in ("timed", "bytes"):
+        raise OptionError(f"the cost ratio is {ratio!r}", "a number, timed or bytes is expected")
+    if options.verify_cost is not None:
+        _check_number(options.verify_cost, "the cost of verification", 0)
+    return replace(
+        options,
+        temperatures=tuple(map(float, temperatures)),
+        draft_max=as_count(options.draft_max, "the longest draft", 1),
+        simulated=as_count(options.simulated, "simulated tokens", 0),
+        seed=as_count(options.seed, "the seed", 0),
+    )
 
 
 def _check_number(given: Any, what: str, minimum: float) -> None:
@@ -195,14 +186,14 @@ class _Run:
         model: Model,
         net: "RunningModel",
         corpus: Corpus,
-        plan: _Plan,
+        plan: DraftCheckOptions,
         threads: int | None,
         progress: Progress | None,
     ) -> None:
         self.model, self.net, self.corpus, self.plan, self.threads = model, net, corpus, plan, threads
         self.size = min(model.tokenizer.vocab_size, net.vocabulary_size)
         self.progress, self.done, self.steps, self.mean = progress, 0, 0, 0.0
-        self.verify: NDArray[np.float64] = np.ones(plan.longest + 1)
+        self.verify: NDArray[np.float64] = np.ones(plan.draft_max + 1)
         self.drawn = 0.0
         self.timed: dict[str, Costs] = {}
         self.readers: dict[str, Reader | Assistant | BlockWriter] = {}  # of drafts that read the model's states
@@ -222,7 +213,7 @@ class _Run:
         self._report_progress()
         try:
             acceptances = self._pass(self.corpus.windows, able, nets, self.plan.temperatures).run(self._window_done)
-        except ModelError as error:  # a draft's is its own problem
+        except ModelError as error:  # a draft's error is recorded as its problem
             raise ModelError(f"{self.model.path} can't be measured: {error}", error.hint) from error
         for each in able:
             if (problem := acceptances[each.name].problem) is not None:
@@ -260,11 +251,11 @@ class _Run:
         plan = self.plan
         timed = plan.cost_ratio == "timed"
         if timed:
-            target_costs, costs = timed_costs(self.net, list(nets.values()), self.ids, plan.longest)
+            target_costs, costs = timed_costs(self.net, list(nets.values()), self.ids, plan.draft_max)
             self.verify, self.drawn = target_costs.verify, target_costs.drawn
             self.timed = dict(zip(nets, costs, strict=True))
         if plan.verify_cost is not None or not timed:
-            self.verify = 1 + (plan.verify_cost or 0.0) * np.arange(plan.longest + 1, dtype=np.float64)
+            self.verify = 1 + (plan.verify_cost or 0.0) * np.arange(plan.draft_max + 1, dtype=np.float64)
 
     def _window_done(self, done: int, _: int, mean: float) -> None:
         self.done, self.mean = done, mean
@@ -296,7 +287,7 @@ class _Run:
             if each.draft_type in READING:
                 reader = readers[each.name]
                 if isinstance(reader, BlockWriter):
-                    length = min(USUAL_LENGTH, self.plan.longest)
+                    length = min(USUAL_LENGTH, self.plan.draft_max)
                     running[each.name] = BlockLogits(shared, reader, windows, length)
                 else:
                     says = assistant_forward(reader) if isinstance(reader, Assistant) else shared.of(reader)
@@ -324,7 +315,7 @@ class _Run:
             costs, source = self.timed[draft.name], "timed"
             if plan.verify_cost is not None:
                 costs = replace(costs, verify=self.verify)
-        longest = DEEPEST_READ if draft.draft_type in READING else plan.longest
+        longest = DEEPEST_READ if draft.draft_type in READING else plan.draft_max
         at = [
             temperature_figures(acceptance, i, temperature, self.corpus, longest, costs)
             for i, temperature in enumerate(plan.temperatures)
@@ -357,7 +348,7 @@ class _Run:
         self, draft: _Candidate, at: TemperatureFigures, nets: Mapping[str, "RunningModel"]
     ) -> TemperatureFigures:
         """Return the figures with those of a simulation, and the prediction for the generated text."""
-        usual = min(USUAL_LENGTH, self.plan.longest)
+        usual = min(USUAL_LENGTH, self.plan.draft_max)
         length = usual if draft.draft_type in READING else at.draft_length or usual
         by: Any = nets.get(draft.name) or self.readers.get(draft.name) or LOOKUP
         context = None if draft.model is None else draft.model.context_length

@@ -8,27 +8,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.arrays import Doubles
+
 from ...models.model import Model
 from .figures import Costs
 
 if TYPE_CHECKING:
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.sampling.sampler import Distribution, State
     from runtime.speculation.acceptance import Candidate, Uniform, Verdict
     from runtime.speculation.trees import DraftTree
 
-Doubles = NDArray[np.float64]
 
 BEFORE = 64  # tokens in the cache when a pass is timed
 PASSES = (1, 2, 4, 8, 9, 16, 17, 24, 25, 32, 64)
 """Tokens of the passes that are timed; between them is a line. More than 8 are run by eights
 (`runtime.products.gemv`).
 """
-MIN_ROUNDS, MAX_ROUNDS, MAX_SECONDS = (
-    3,
-    21,
-    10.0,
-)  # all is timed in turn, again and again, until so many seconds are over
+MIN_ROUNDS, MAX_ROUNDS, MAX_SECONDS = (3, 21, 10.0)  # rounds of timing everything, until so many seconds are over
 
 
 class _FixedDrafter:
@@ -43,12 +40,12 @@ class _FixedDrafter:
     def read(self, prompt: Sequence[int]) -> None:
         """Do nothing: the draft is fixed."""
 
-    def propose(self, text: Sequence[int], most: int, state: "State") -> "DraftTree":
+    def propose(self, text: Sequence[int], max_tokens: int, state: "State") -> "DraftTree":
         from runtime.sampling.sampler import Distribution
         from runtime.speculation.acceptance import Candidate
         from runtime.speculation.trees import chain
 
-        return chain(Candidate(each, Distribution(np.array([each]), np.ones(1))) for each in self.tokens[:most])
+        return chain(Candidate(each, Distribution(np.array([each]), np.ones(1))) for each in self.tokens[:max_tokens])
 
     def follow(self, states: NDArray[np.float32]) -> None:
         """Do nothing: the draft is fixed."""

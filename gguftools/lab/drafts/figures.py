@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Doubles = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from runtime.arrays import Doubles, Ids
 
 MIN_WEIGHT = 1e-9
 LONGEST_RUN = 16  # of the histogram; the last count is of all longer ones
@@ -32,9 +31,9 @@ class Chances:
     """
 
     stands: Doubles
-    drafted: Ints
-    lengths: Ints
-    matched: Ints | None = None
+    drafted: Ids
+    lengths: Ids
+    matched: Ids | None = None
 
     @property
     def longest(self) -> int:
@@ -76,8 +75,8 @@ def independent_chances(chances: Sequence[Doubles], longest: int) -> Chances:
 def lookup_chances(
     own: Sequence[Doubles],
     missed: Sequence[Doubles],
-    matched: Sequence[Ints],
-    drafted: Sequence[Ints],
+    matched: Sequence[Ids],
+    drafted: Sequence[Ids],
     longest: int,
     written: bool = False,
 ) -> Chances:
@@ -142,7 +141,7 @@ def _beginning(stands: Doubles) -> Doubles:
     """Return the probability that a cycle begins at each position, starting with the first: (texts, positions)."""
     texts, places, length = stands.shape
     reached = np.concatenate([np.ones((texts, places, 1)), stands, np.zeros((texts, places, 1))], axis=2)
-    ends = reached[:, :, :-1] - reached[:, :, 1:]  # exactly so many tokens stand
+    ends = reached[:, :, :-1] - reached[:, :, 1:]  # the chance that exactly so many tokens are accepted
     beginning = np.zeros((texts, places + length + 1))
     beginning[:, 0] = 1
     for place in range(places):

@@ -11,13 +11,13 @@ from .report import Simulation
 
 if TYPE_CHECKING:
     from runtime.evaluation.windows import Window
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.sampling.sampler import Distribution
     from runtime.speculation.acceptance import Candidate, Uniform, Verdict
     from runtime.speculation.decoding import Speculation
 
-PROMPTS = 4  # at least, where there are so many windows
-MIN_WRITTEN = 32  # tokens behind each prompt
+PROMPTS = 4  # minimum, if there are enough windows
+MIN_WRITTEN = 32  # tokens after each prompt
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from .report import TemperatureFigures
 if TYPE_CHECKING:
     from runtime.evaluation.windows import Window
 
-USUAL_LENGTH = 3  # of a draft, where no length gains anything
+USUAL_LENGTH = 3  # draft length if none is faster
 Places = list[list[slice]]
 ALL = slice(None)
 

@@ -16,7 +16,7 @@ from archs.mtp import faults_beyond
 from archs.registry import architectures
 from archs.validation.model_validators import faults
 from quants import Tensor
-from quants.arguments import PathLike, as_path, as_texts
+from quants.arguments import PathLike, as_path, as_texts, wrong
 from quants.errors import GgufToolsError, ModelError, OptionError, VocabularyError
 from quants.patterns import compile_pattern
 from quants.spelling import quote
@@ -181,6 +181,8 @@ def graft(
     write.check_used(graft, "threads", "progress", "overwrite", "dry_run", "reads")
     opened = open_gguf(stored_file(source))
     body = Body(opened, without_split_keys(opened.metadata), stored_tensors(opened), options.force)
+    if not isinstance(donors, Sequence) or any(not isinstance(each, Sequence) or len(each) != 2 for each in donors):
+        raise wrong("donors", donors, "a list of pairs of a file and what is taken from it")
     others = [(open_gguf(as_path(path, "a donor")), as_texts(patterns, "patterns")) for path, patterns in donors]
     dropped = as_texts(drop, "drop")
     if not (others or dropped or drop_layers or experts is not None):
@@ -191,7 +193,7 @@ def graft(
     write = replace(write, reads=read.union(write.reads))
     check_target(target, write.reads, write.overwrite or write.dry_run)
     if options.measure is not None:
-        read_text(options.measure)  # what is wrong with it is said before there is a file
+        read_text(options.measure)  # raise before a file is written
     if drop_layers:
         _drop_layers(body, drop_layers)
     for pattern in dropped:
@@ -271,7 +273,7 @@ def _relabel(body: Body, before: Mapping[str, Tensor]) -> None:
             body.metadata[SIZE_LABEL] = label
 
 
-# What is left out
+# Drop
 
 
 def _drop_layers(body: Body, layers: Sequence[int]) -> None:
@@ -322,7 +324,7 @@ def matched(
     return [name for name in tensors if expression.search(name)], []
 
 
-# What comes from donors
+# Take from donors
 
 
 def _take(body: Body, donor: GgufFile, patterns: Sequence[str]) -> None:
@@ -338,8 +340,9 @@ def _take(body: Body, donor: GgufFile, patterns: Sequence[str]) -> None:
             _check_architecture(body, donor)
             for reason in mtp_layers.differences(body.metadata, donor.metadata):
                 body.refuse(ModelError(f"{donor.path} computes differently from {body.opened.path}: {reason}", FORCE))
-            found = mtp_layers.grafted(body.metadata, body.tensors, donor.metadata, stored, donor.path)
-            body.metadata, tensors = found
+            body.metadata, tensors = mtp_layers.with_donor(
+                body.metadata, body.tensors, donor.metadata, stored, donor.path
+            )
             for name, (each, old) in tensors.items():
                 _put(body, donor, name, old, each)
             continue
@@ -351,7 +354,7 @@ def _take(body: Body, donor: GgufFile, patterns: Sequence[str]) -> None:
         for name in names:
             _check_shape(body, donor, name, stored[name].tensor, patterns)
             _put(body, donor, name, name, stored[name])
-        if pattern in SHORTHANDS:  # what the donor does not have goes
+        if pattern in SHORTHANDS:  # remove keys that the donor lacks
             for key in matched(pattern, (), body.metadata, body.architecture)[1]:
                 del body.metadata[key]
         for key in keys:
@@ -384,7 +387,7 @@ def _check_shape(body: Body, donor: GgufFile, name: str, tensor: Tensor, pattern
     body.refuse(ModelError(f"{name!r} has shape {shapes}", hint))
 
 
-# Whether all fits together
+# Checks
 
 
 def _check_vocabulary(body: Body, others: Sequence[tuple[GgufFile, Sequence[str]]]) -> None:

@@ -60,13 +60,13 @@ def expert_scores(
     done, of how many, 0.0). Raises FileError, OptionError (a text that is too short), ModelError, VocabularyError.
     """
     from runtime.evaluation.perplexity import windows
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
 
     net = RunningModel(model.metadata, model.tensors, threads=threads)
     sums = ExpertSums(int(model.metadata.get(f"{model.architecture}.expert_count", 0)))
     net.observe_experts = sums.observe
     if with_mtp:
-        _ = net.next_tokens  # which a model that has none says before anything runs
+        _ = net.next_tokens  # raises for a model without MTP layers before anything runs
     tokens, bos = tokens_of(model, text)
     plan = windows(len(tokens), n_ctx, chunks=chunks)
     done = 0

@@ -22,7 +22,7 @@ from ...io.gguf.assembly import Stored
 
 STACKED = re.compile(r"ffn_(gate|up|down|gate_up)_exps\.\w+|ffn_gate_inp\.(weight|bias)|exp_probs_b(\.bias)?")
 KEPT_WHOLE = re.compile(r"ffn_\w+_shexp\.\w+|ffn_gate_inp(_shexp)?\.\w+|.*\.(input_)?scale|ffn_latent_\w+\.\w+")
-MIN_GROUP_SIZE = 2  # the best two of a group say how good it is
+MIN_GROUP_SIZE = 2  # routers rank groups by their best two experts
 LINE = re.compile(r"(\d{1,6})\s*:\s*(\d{1,6}(?:\s*-\s*\d{1,6})?(?:\s*,\s*\d{1,6}(?:\s*-\s*\d{1,6})?)*)")
 
 Scores = Mapping[int, Sequence[float]]  # by layer: of each expert, how much it is worth
@@ -92,7 +92,7 @@ def without_experts(
     new, warnings = metadata.copy(), []
     new[f"{mixture.architecture}.expert_count"] = left
     if groups < mixture.groups:
-        is_choice = mixture.groups_used < groups  # else all are used, and llama.cpp takes no groups without a choice
+        is_choice = mixture.groups_used < groups  # else all are used, which llama.cpp expresses without groups
         new[f"{mixture.architecture}.expert_group_count"] = groups if is_choice else 0
         new[f"{mixture.architecture}.expert_group_used_count"] = mixture.groups_used if is_choice else 0
     if mixture.used > left:

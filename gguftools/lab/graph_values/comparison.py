@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quants import Tensor
-from quants.arguments import PathLike
+from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError, VocabularyError
 
 from ...inspection.graph import GraphNode, ModelGraph, graph
@@ -26,9 +26,9 @@ from .transformers_values import transformers_values
 from .values import Array, NodeValues, Progress, Prompt, is_dump, node_values, read_dump, tokens_of
 
 TOLERANCE = 1e-3  # of the standard deviation of a value
-NOISE = 1e-5  # standard deviations: what float32 and the order of sums make differ
-JUMP = 4.0  # times the error of what it reads is more than an operation makes of it
-NO_TEXT = "give a text with -p, or ids with --tokens"
+NOISE = 1e-5  # standard deviations: rounding of float32 and the order of sums
+JUMP = 4.0  # times the inputs' error is more than one operation adds
+NO_TEXT = "give a `prompt`: a text, or ids of tokens"
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,7 @@ def _reference_type(other: PathLike | Model) -> tuple[str, Path]:
     """Return the type of the reference. Raises FileError for an invalid one."""
     if isinstance(other, Model):
         return "model", other.path
+    as_path(other, "other")
     path = located(other)
     if is_dump(path):
         return "values", path
@@ -189,7 +190,7 @@ def _reference_type(other: PathLike | Model) -> tuple[str, Path]:
         if file.read(4) not in (b"GGUF", b"FUGG"):
             raise FileError(
                 f"{path} cannot be compared with",
-                "a GGUF file, values of --save, a checkpoint's folder or a log of llama-eval-callback is expected",
+                "a GGUF file, saved values, a checkpoint's folder or a log of llama-eval-callback is expected",
             )
     return "model", path
 
@@ -204,7 +205,7 @@ def _tokens(model: Model, prompt: Prompt | None, name: str, known: tuple[int, ..
         what = f"{len(known)} tokens ({_some(known)})"
         raise OptionError(
             f"{name} is of other tokens: it has {what}, the text has {len(tokens)} ({_some(tokens)})",
-            "leave out -p and --tokens: the tokens there are run",
+            "leave out `prompt`: the tokens there are run",
         )
     return tokens
 
@@ -219,7 +220,7 @@ def _check_tokens(model: Model, other: Model, prompt: Prompt | None, tokens: tup
     if isinstance(prompt, str) and (there := tokens_of(other, prompt)) != tokens:
         raise VocabularyError(
             f"{model.path} and {other.path} make other tokens of the text: {_some(tokens)} and {_some(there)}",
-            "give ids with --tokens; `gguftools diff A B --vocab` compares vocabularies",
+            "give ids of tokens as `prompt`; `gguftools diff A B --vocab` compares vocabularies",
         )
 
 
@@ -279,7 +280,7 @@ def _pair(array: Array, name: str, layer: int | None, other: Reference) -> Pair 
         printed = other.log.find(name, layer)
         if printed is None or printed.count % width or printed.count > rows.size or not len(printed.places):
             return None
-        start = rows.size - printed.count  # it may have the last rows alone
+        start = rows.size - printed.count  # it may have only the last rows
         flat = rows.reshape(-1)
         places = printed.places + start
         return Pair(

@@ -18,7 +18,7 @@ HEAD = re.compile(r"^\w+:\s*(.+?) = \((\w+)\)\s*(\w+)\(.*\) = \{(\d+), (\d+), (\
 COUNT = re.compile(r"number of input tokens = (\d+)")
 TOKEN = re.compile(r"(\d+)\s*$")
 SUM = re.compile(r"sum = (\S+)")
-# Names here → names there, the first of which that the log has counts; with an operation: what that one gave.
+# Our names → llama.cpp's names, the first in the log counts; with an operation: the result of that one.
 CALLED: dict[str, tuple[tuple[str, str], ...]] = {
     "Qcur_rope": (("Qcur_rope", ""), ("Qcur-post-rope", ""), ("Qcur", "ROPE")),
     "Kcur_rope": (("Kcur_rope", ""), ("Kcur-post-rope", ""), ("Kcur", "ROPE")),
@@ -30,7 +30,7 @@ CALLED: dict[str, tuple[tuple[str, str], ...]] = {
     "ffn_up": (("ffn_up_b", ""), ("ffn_up", "")),
     "ffn_gate": (("ffn_gate_b", ""), ("ffn_gate", "")),
     "ffn_inp": (("ffn_inp", "ADD"), ("sa_out", "")),
-    "q_nope_absorbed": (),  # which lies there in another order
+    "q_nope_absorbed": (),  # stored in another order there
     "attn_q_a": (("q", "MUL_MAT"),),
     "attn_q_a_norm": (("q", "MUL"),),
     "ffn_up_shexp": (("ffn_up", ""),),
@@ -44,7 +44,7 @@ CALLED: dict[str, tuple[tuple[str, str], ...]] = {
     "embd": (("embd", ""), ("model.embed_tokens", ""), ("inp_embd", "")),
     "result_norm": (("result_norm", ""), ("result_embd", "")),
 }
-FIRST = {"kv_cmpr", "q_pe", "k_pe"}  # names that later results have there, too: the first one is meant
+FIRST = {"kv_cmpr", "q_pe", "k_pe"}  # names that later results reuse: take the first
 BEFORE_ROTATION = {"Qcur", "Kcur", "Vcur"}  # and before they are clamped
 
 

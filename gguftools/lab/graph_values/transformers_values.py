@@ -21,7 +21,7 @@ LAST_NORM = ("norm", "ln_f", "final_layernorm", "norm_f", "embedding_norm")
 ATTENTION = ("self_attn", "attn", "attention", "self_attention")
 PROJECTION = ("o_proj", "out_proj", "dense", "c_proj")
 NET = ("mlp", "feed_forward", "block_sparse_moe", "moe")
-# Of a layer: names of modules → base names of nodes, the first of which that the layer has is meant.
+# Names of a layer's modules → base names of nodes, the first that the layer has counts.
 OUTPUTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("input_layernorm", "ln_1", "operator_norm", "norm"), ("attn_norm",)),
     (("pre_feedforward_layernorm", "ln_2", "ffn_norm"), ("ffn_norm",)),
@@ -76,7 +76,7 @@ def transformers_values(source: Model, shown: ModelGraph, folder: Path, tokens: 
                 module.register_forward_hook(lambda _, given, value, name=name: keep(name, value))
         try:
             result = original(input_ids=torch.tensor([list(tokens)]))
-        except Exception as error:  # whatever a model raises on tokens that it does not like
+        except Exception as error:  # any exception of a model that rejects the tokens
             raise ModelError(f"transformers cannot run {folder}: {first_line(error)}") from error
     if "logits" in result:
         keep("result_output", result.logits)

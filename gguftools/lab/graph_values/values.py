@@ -2,7 +2,7 @@
 
 import json
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from quants.arguments import PathLike
+from quants.arguments import PathLike, as_count, wrong
 from quants.errors import FileError, OptionError
 
 from ...io.atomic import NOTHING, InputFiles, atomic_output, check_target, output_path
@@ -89,7 +89,7 @@ def node_values(
     Raises as `gguftools.graph` does, OptionError for no tokens or an unknown precision,
     and ModelError for ids outside the vocabulary or values that are not finite.
     """
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.node_values import observe_values, whole_graph
     from runtime.products.precision import precision_named
 
@@ -112,10 +112,14 @@ def node_values(
 
 def tokens_of(model: Model, prompt: Prompt) -> tuple[int, ...]:
     """Return the ids of a text, or the given ids. Raises OptionError for none."""
-    ids = prompt_tokens(model.tokenizer, model.metadata, prompt) if isinstance(prompt, str) else map(int, prompt)
-    tokens = tuple(ids)
+    if isinstance(prompt, str):
+        tokens = tuple(prompt_tokens(model.tokenizer, model.metadata, prompt))
+    elif isinstance(prompt, Iterable):
+        tokens = tuple(as_count(token, "a token of prompt", 0) for token in prompt)
+    else:
+        raise wrong("prompt", prompt, "a text, or a list of token ids,")
     if not tokens:
-        raise OptionError("there are no tokens to run", "give a text with -p, or ids with --tokens")
+        raise OptionError("there are no tokens to run", "give a `prompt`: a text, or ids of tokens")
     return tokens
 
 

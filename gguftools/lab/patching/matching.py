@@ -17,7 +17,7 @@ from ...io.stores.views import AT_ONCE, HashedReader, View
 
 BLOCK = 1 << 16  # bytes that are compared at once
 MIN_COPY = 64  # bytes; a range that is shorter costs more than its bytes
-MIN_SEARCH, MAX_BLOCKS = 1 << 12, 1 << 22  # bytes of a block that is looked for anywhere, blocks
+MIN_SEARCH, MAX_BLOCKS = 1 << 12, 1 << 22  # bytes of a block to search for, maximum blocks
 
 Raw = Any  # uint8 of a file: an array, or a View of an object in a store, of which slices are looked at
 

@@ -97,8 +97,9 @@ def patch(
     """Make or apply a delta between two versions of a model's file, as the command `patch` does.
 
     action: "make" is `make_patch(old, other, output)`, where `other` is the new version; "apply" is
-    `apply_patch(old, other, output)`, where it is the delta. Their arguments and errors; OptionError for another
-    action, and for `trust` with "make".
+    `apply_patch(old, other, output)`, where it is the delta. trust: check only the old file's size.
+    overwrite: replace a file. dry_run: write nothing. progress(bytes done, of how many, item).
+    Raises what these raise, and OptionError for another action, and for `trust` with "make".
     """
     if action not in ("make", "apply"):
         raise OptionError(f"there is nothing to do that is called {quote(action)}", "the action is make or apply")
@@ -228,7 +229,7 @@ def apply_patch(
     steps.what = f"verifying {opened.path.name}"
     if not is_local:
         check_digest(patch)
-    is_verified_later = is_local and opened.is_stored and not dry_run  # what is made of it is what is read
+    is_verified_later = is_local and opened.is_stored and not dry_run  # the new file is verified instead
     warnings = []
     if not (is_verified_later or (trust and not is_local) or _is_version(opened, patch)):
         _verify(opened, patch, steps)

@@ -4,12 +4,13 @@ For publishers and for whoever checks their files: writes and verifies in-toto s
 compare them byte by byte. Commands: `gguftools attest` and `reproduce`; page: docs/provenance.md.
 """
 
-from .attestations import Attestation, Verification, attest, verify_attestation
+from .attestations import Attestation, Provenance, Verification, attest, verify_attestation
 from .report import Reproduction, TensorCheck, few_lines
 from .rerun import Selection, reproduce
 
 __all__ = [
     "Attestation",
+    "Provenance",
     "Reproduction",
     "Selection",
     "TensorCheck",

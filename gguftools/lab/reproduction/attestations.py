@@ -54,7 +54,7 @@ STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:gguftools:provenance:v1"
 BUILDER = "urn:gguftools:builder:v1"
 INTOTO, SIGSTORE = ".intoto.json", ".sigstore.json"
-SHOWN = 20  # altered tensors that a person is told of
+SHOWN = 20  # lines on altered tensors that are printed
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,28 @@ class Verification(Report):
         return not self.problems
 
 
-def attest(  # noqa: PLR0913  # what a statement is made of
+@dataclass(frozen=True)
+class Provenance:
+    """How a file was made, for a statement.
+
+    manifest: what says it; default FILE.manifest.json, if there is one; it must be of the file as it is. source: what
+    it was made of, compared with what a manifest says, else stated. recipe, imatrix: the recipe's name or text, and the
+    importance matrix, to state where there is no manifest.
+    """
+
+    manifest: PathLike | None = None
+    source: PathLike | None = None
+    recipe: str | None = None
+    imatrix: PathLike | None = None
+
+
+UNKNOWN = Provenance()
+
+
+def attest(
     file: PathLike,
+    provenance: Provenance = UNKNOWN,
     *,
-    manifest: PathLike | None = None,
-    source: PathLike | None = None,
-    recipe: str | None = None,
-    imatrix: PathLike | None = None,
     output: PathLike | None = None,
     sign: bool = False,
     overwrite: bool = False,
@@ -99,19 +114,19 @@ def attest(  # noqa: PLR0913  # what a statement is made of
 ) -> Attestation:
     """Write an in-toto statement about a GGUF file, or about a split set (name any shard).
 
-    manifest: how the file was made; default FILE.manifest.json, if it exists. It must match the file. source: what the
-    file was made from; compared with the manifest, or stated without one. recipe, imatrix: the recipe's name or text,
-    and the importance matrix, to state without a manifest. output: default FILE.intoto.json. sign: also write
-    FILE.sigstore.json, signed by sigstore with the ambient credential, as in continuous integration (extra `sign`).
-    overwrite: replace existing files. progress(bytes, of how many, name). threads: default all processors. Raises
-    OptionError, FileError.
+    provenance: how the file was made. output: default FILE.intoto.json. sign: also write FILE.sigstore.json, signed by
+    sigstore with the credential of the surroundings, as continuous integration has one (extra `sign`). overwrite:
+    replace files that exist. threads: default all processors. progress(bytes, of how many, name).
+    Raises OptionError, FileError.
     """
+    manifest, source = provenance.manifest, provenance.source
+    recipe, imatrix = provenance.recipe, provenance.imatrix
     opened = opened_file(file)
     first = opened.parts[0].path
     given = manifest_path(first) if manifest is None else located(manifest)
     known = read_manifest(given) if manifest is not None or exists(given) else None
     if known is not None and (recipe is not None or imatrix is not None):
-        raise OptionError(f"{given} describes how {first.name} was made", "leave out --recipe and --imatrix")
+        raise OptionError(f"{given} describes how {first.name} was made", "leave out `recipe` and `imatrix`")
     stated, text_file = (None, None) if recipe is None else recipe_or_file(recipe)
     target = output_path(first.with_name(first.name + INTOTO) if output is None else output, first.name + INTOTO)
     bundle = target.with_name(target.name.removesuffix(INTOTO) + SIGSTORE) if sign else None
@@ -325,7 +340,7 @@ def signer() -> Callable[[bytes], str]:
         raise OptionError("signing needs sigstore", "pip install 'gguftools[sign]'") from None
     try:
         credential = oidc.detect_credential()
-    except Exception as error:  # of several kinds, by where it runs
+    except Exception as error:  # several types, depending on the environment
         raise OptionError(f"no credential can be had to sign with: {type(error).__name__}") from error
     if credential is None:
         hint = "sign where there is one: in GitHub Actions with `id-token: write`, in GitLab CI, on a cloud's machine"
@@ -336,7 +351,7 @@ def signer() -> Callable[[bytes], str]:
             context = SigningContext.from_trust_config(ClientTrustConfig.production())
             with context.signer(oidc.IdentityToken(credential)) as one:
                 bundle: str = one.sign_dsse(dsse.Statement(statement)).to_json()
-        except Exception as error:  # the library's own, the network's
+        except Exception as error:  # errors of the library or the network
             reason = first_line(error).replace(str(credential), "…")[:200]
             raise FileError(f"sigstore did not sign: {type(error).__name__}: {reason}", "try again later") from error
         return bundle

@@ -11,7 +11,7 @@ from ...provenance.manifest import FileRecord, SourceRecord
 from ...writing.report import verdict_word
 
 WEIGHTS = (".safetensors", ".bin", ".gguf")
-# What was found of a tensor.
+# Results for a tensor.
 EQUAL, DIFFERS, BY_DIGEST = "equal", "differs", "as its digest says"
 OTHER, ABSENT, EXTRA, UNCHECKED = "otherwise stored", "absent", "not of the source", "not checked"
 GOOD = (EQUAL, BY_DIGEST, UNCHECKED)

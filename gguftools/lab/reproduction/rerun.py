@@ -129,7 +129,7 @@ def reproduce(
         parameters = guessed_parameters(model, of_file(opened), weights, threads, progress)
     matrix = None if weights is None else read_imatrix(weights)
     if matrix is None and known is not None and known.imatrix is not None:
-        matrix = ImportanceMatrix(Path("nowhere"), {})  # a search measured it, and kept it nowhere
+        matrix = ImportanceMatrix(Path("nowhere"), {})  # measured by a search that did not save it
     comparison = _Comparison(
         opened, model, given, known, parameters, matrix, threads, progress, tensors is None and drawn is None
     )
@@ -410,7 +410,7 @@ class _Comparison:
     def layout(self, plans: Sequence[FilePlan]) -> list[str]:
         """Return differences of the header's bytes, and of bytes between tensors."""
         if self.manifest is None:
-            return []  # how much slack was wanted, nobody says
+            return []  # the reserved space is unknown
         if len(plans) != len(self.file.parts):
             return [f"{len(self.file.parts)} files instead of {len(plans)}"]
         lines = []

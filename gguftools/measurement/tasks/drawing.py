@@ -18,7 +18,7 @@ def raw_numbers(seed: int) -> Iterator[int]:
     """Yield the numbers of std::mt19937 with that seed, 0 … 2^32 - 1. Raises OptionError for an invalid seed."""
     if not 0 <= as_count(seed, "seed") < 1 << 32:
         raise OptionError(f"seed is {seed}; 0 to {(1 << 32) - 1} is expected")
-    twister = np.random.RandomState(seed)  # which is seeded as C++ does, and whose bytes are the numbers as they are
+    twister = np.random.RandomState(seed)  # seeded like C++'s; its bytes are the raw numbers
     while True:
         yield from np.frombuffer(twister.bytes(4 * BLOCK), "<u4").tolist()
 
@@ -48,7 +48,7 @@ def picked(count: int, wanted: int | None, seed: int = SEED) -> list[int]:
         return left
     chosen = []
     for _ in range(wanted):
-        share = np.float32(2.0**-32) * np.float32(next(numbers))  # float32 has too few digits for the last numbers
+        share = np.float32(2.0**-32) * np.float32(next(numbers))  # float32 rounds the largest numbers up
         at = min(int(share * np.float32(len(left))), len(left) - 1)
         chosen.append(left[at])
         left[at] = left[-1]

@@ -64,7 +64,7 @@ def load(path: Path, tasks: int | None, seed: int) -> Drawn:
     drawn, loaded = picked(count, tasks, seed), []
     for i in drawn:
         reader.task = f"task {i + 1} of {count}"
-        if len(drawn) < count:  # llama-perplexity does not look at the table either where it reads all
+        if len(drawn) < count:  # llama-perplexity ignores the table, too, if it reads all
             reader.at = begins[i]
             if not 4 + 4 * count <= begins[i] < len(reader.data):
                 raise reader.wrong(f"by the table it begins at byte {begins[i]:,} of {len(reader.data):,}")

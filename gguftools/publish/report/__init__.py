@@ -1,1 +1,1 @@
-"""What `divergence` measured, for people: a page of HTML, a table for a model card."""
+"""Show what `divergence` measured: an HTML page, and a table for a model card."""

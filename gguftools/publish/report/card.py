@@ -1,4 +1,4 @@
-"""The table for a model card: one line a file, in Markdown."""
+"""Make the Markdown table of a model card, one row per file."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ RIGHT = "lrrrrrrrr"
 
 
 def markdown(data: Mapping[str, Any], source: str = "the results") -> str:
-    """A Markdown table of the plain data that `divergence --json` prints, with a line on what was measured.
+    """Return a Markdown table of the plain data that `divergence --json` prints, with a line on what was measured.
 
     source: what messages call the data. Raises FileError where the data lack what the table is about.
     """
@@ -25,7 +25,7 @@ def markdown(data: Mapping[str, Any], source: str = "the results") -> str:
 
 
 def rows(results: Results) -> list[Sequence[str]]:
-    """The cells of the table, the base first where its perplexity is known."""
+    """Return the cells of the table, the base first where its perplexity is known."""
     base = results.figures.get("base_perplexity")
     error = results.figures.get("base_perplexity_standard_error")
     first = [(f"{file_name(results.base)} (base)", "", "", with_error(base, error), *[""] * 5)]
@@ -49,12 +49,12 @@ def _row(file: Measured) -> Sequence[str]:
 
 
 def described(results: Results) -> str:
-    """In a sentence, what was measured on what."""
+    """Return one sentence about what was measured, and on which texts."""
     count = f"{results.scored:,} predictions" if results.scored else "predictions"
     names = ", ".join(map(visible, results.texts)) or "a text"
     window = results.figures.get("n_ctx")
     windows = f" in windows of {window:.0f} tokens" if window else ""
-    bound = " Of the base only the likeliest tokens are known, so divergences are lower bounds." * results.lower_bound
+    bound = " Of the base only the most likely tokens are known, so divergences are lower bounds." * results.lower_bound
     return (
         f"KL divergence (nats) from {file_name(results.base)}, over {count} on {names}{windows};"
         f" measured with gguftools.{bound}"

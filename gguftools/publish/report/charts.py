@@ -1,4 +1,4 @@
-"""Images of the results, as SVG to stand in a page: drawn by matplotlib, coloured by the page's own style.
+"""Draw the charts of the report as SVG for an HTML page, with matplotlib and the colours of the page's style.
 
 Colours are drawn as numbers that stand for variables of the page, which has others for light and dark. Text stays
 text. The same results give the same bytes.
@@ -38,13 +38,13 @@ VARIABLES = {
     **{colour: f"--series-{number}" for number, colour in enumerate(SERIES)},
 }
 EXTRA = 'install the extra: pip install "gguftools[report]"'
-LEAST_KL = 1e-9  # what stands for none where the axis has powers of ten
+MIN_KL = 1e-9  # what stands for none where the axis has powers of ten
 CHANGES = ("p1", "p5", "p25", "median", "p75", "p95", "p99")
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Matplotlib as these images need it, whatever the user's own settings. Raises GgufToolsError without it."""
+    """Set matplotlib up for these charts, whatever the user's settings. Raises GgufToolsError if it is missing."""
     try:
         import matplotlib
     except ImportError as error:
@@ -91,7 +91,7 @@ def new(height: float) -> tuple["Figure", "Axes"]:
 
 
 def svg(figure: "Figure", name: str, title: str, description: str) -> str:
-    """The image as an element of a page. name: what its ids begin with; title, description: for who cannot see it."""
+    """Return the chart as an element of a page. name: prefix of its ids; title, description: for screen readers."""
     written = io.StringIO()
     figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = written.getvalue()
@@ -102,7 +102,7 @@ def svg(figure: "Figure", name: str, title: str, description: str) -> str:
     text = re.sub(r'(?:xlink:)?href="#', f'href="#{name}-', text)
     text = text.replace("url(#", f"url(#{name}-")
     text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # a page's style it would be, too
-    text = re.sub(r"(?<=: )#000[12]0[0-9a-f]", lambda found: f"var({VARIABLES.get(found[0], '--ink')})", text)
+    text = re.sub(r"(?<=: )#000[12]0[0-9a-f]", lambda match: f"var({VARIABLES.get(match[0], '--ink')})", text)
     text = re.sub(r" font-family: [^;\"]*;", "", text)
     text = re.sub(r"[ \t]*\n[ \t]*", "\n", text)
     box = re.search(r'viewBox="([^"]*)"', text)
@@ -114,13 +114,13 @@ def svg(figure: "Figure", name: str, title: str, description: str) -> str:
 
 
 def colours(count: int) -> list[dict[str, Any]]:
-    """How the lines of so many files are drawn."""
-    kinds = [(style, colour) for style in STYLES for colour in SERIES]
-    return [{"linestyle": style, "color": colour} for style, colour in (kinds * (count // len(kinds) + 1))[:count]]
+    """Return a colour and line style for each of so many files."""
+    styles = [(style, colour) for style in STYLES for colour in SERIES]
+    return [{"linestyle": style, "color": colour} for style, colour in (styles * (count // len(styles) + 1))[:count]]
 
 
 def plain_logarithm(axis: Any, values: Sequence[float]) -> None:
-    """An axis of powers of ten, whose marks are plain numbers; over less than two powers also those between."""
+    """Give a logarithmic axis plain numbers as marks; if it spans less than two powers of ten, also between them."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     narrow = max(values) / min(values) < 100
@@ -130,7 +130,7 @@ def plain_logarithm(axis: Any, values: Sequence[float]) -> None:
 
 
 def frontier(files: Sequence[Measured]) -> str:
-    """Size against mean divergence; a file is grey where a smaller one is closer. Nothing where no size is known."""
+    """Draw size against mean divergence, files that another one beats in grey. Returns "" if no size is known."""
     known = list(filter(has_size, files))
     if not known:
         return ""
@@ -177,14 +177,14 @@ def has_size(file: Measured) -> bool:
 
 
 def _floor(values: Sequence[float]) -> float:
-    """What stands for nothing on an axis of powers of ten: a tenth of the least that is something."""
-    return max(min((value for value in values if value > 0), default=1e-4) / 10, LEAST_KL)
+    """Return where zero is drawn on a logarithmic axis: a tenth of the smallest positive value."""
+    return max(min((value for value in values if value > 0), default=1e-4) / 10, MIN_KL)
 
 
 def _place_labels(
     figure: "Figure", axes: "Axes", points: Sequence[tuple[float, float]], names: Sequence[str], strong: Sequence[bool]
 ) -> None:
-    """Names beside points, where they cover neither another name nor a point."""
+    """Place each name next to its point, where it covers neither another name nor a point."""
     figure.canvas.draw()
     places = axes.transData.transform(points)
     frame = axes.get_window_extent()
@@ -228,7 +228,7 @@ def _place_labels(
 
 
 def distributions(files: Sequence[Measured]) -> str:
-    """Of each file a row: how its predictions are spread over powers of ten of divergence, and the mean."""
+    """Draw a row per file: the histogram of its divergences on a logarithmic axis, and the mean."""
     known = list(filter(has_histogram, files))
     if not known:
         return ""
@@ -257,12 +257,12 @@ def distributions(files: Sequence[Measured]) -> str:
     _powers(axes, low, max(high, low + 1))
     axes.set_xlabel("KL divergence of a single prediction in nats")
     axes.spines["left"].set_visible(False)
-    said = "; ".join(
+    summary = "; ".join(
         f"{file.label}: median {significant(file.figures.get('kl_divergence.median'))}, mean {significant(file.kl)},"
         f" 99 % under {significant(file.figures.get('kl_divergence.p99'))}"
         for file in known
     )
-    return svg(figure, "distribution", "Distribution of the divergence", f"{said}.")
+    return svg(figure, "distribution", "Distribution of the divergence", f"{summary}.")
 
 
 def has_histogram(file: Measured) -> bool:
@@ -270,7 +270,7 @@ def has_histogram(file: Measured) -> bool:
 
 
 def _steps(curve: Curve) -> tuple[list[float], list[float]]:
-    """Edges and values, one edge more than values."""
+    """Return edges and values, with one more edge than values."""
     edges, values = curve.edges, curve.values
     if len(edges) == len(values):
         edges = [*edges, 2 * edges[-1] - edges[-2] if len(edges) > 1 else edges[-1] + 1]
@@ -284,7 +284,7 @@ def _powers(axes: "Axes", low: float, high: float) -> None:
 
 
 def changes(files: Sequence[Measured]) -> str:
-    """Of each file a row: how the right token's probability changed, by percentiles."""
+    """Draw a row per file: percentiles of the change of the right token's probability."""
     known = list(filter(has_changes, files))
     if not known:
         return ""
@@ -300,10 +300,10 @@ def changes(files: Sequence[Measured]) -> str:
     axes.set_ylim(-len(known) + 0.4, 0.6)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("change of the right token's probability in percentage points")
+    axes.set_xlabel("change in percentage points")
     lost = [(file.label, significant(-100 * file.figures["p_change.p5"], 2)) for file in known]
-    said = "; ".join(f"{label}: 5 % lost more than {points} points" for label, points in lost)
-    return svg(figure, "changes", "Change of the right token's probability", f"{said}.")
+    summary = "; ".join(f"{label}: 5 % lost more than {points} points" for label, points in lost)
+    return svg(figure, "changes", "Change of the right token's probability", f"{summary}.")
 
 
 def has_changes(file: Measured) -> bool:
@@ -311,14 +311,14 @@ def has_changes(file: Measured) -> bool:
 
 
 def by_position(files: Sequence[Measured]) -> str:
-    """Mean divergence by place in the window, a line for each file."""
+    """Draw the mean divergence by position in the window, a line per file."""
     lines = [(file, _middles(file.positions), file.positions.values) for file in files if has_positions(file)]
     title, axis = "Divergence by position in the window", "position in the window in tokens"
     return _lines("positions", title, axis, lines)
 
 
 def settling(files: Sequence[Measured]) -> str:
-    """The mean over the windows so far, a line for each file."""
+    """Draw the mean over the windows read so far, a line per file."""
     lines = [(f, [float(n) for n in range(1, len(f.chunks) + 1)], f.chunks) for f in files if has_windows(f)]
     return _lines("settling", "Mean divergence by windows read", "windows read", lines)
 
@@ -337,7 +337,7 @@ def _middles(curve: Curve) -> list[float]:
 
 
 def _lines(name: str, title: str, axis: str, lines: Sequence[tuple[Measured, Sequence[float], Sequence[float]]]) -> str:
-    """Lines over an axis of powers of ten, each with its file's name at its end."""
+    """Draw lines on a logarithmic axis, each with its file's name at its end."""
     if not lines:
         return ""
     figure, axes = new(max(300, 80 + 17 * len(lines)))
@@ -352,7 +352,7 @@ def _lines(name: str, title: str, axis: str, lines: Sequence[tuple[Measured, Seq
 
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     longest = max(len(file.label) for file, _, _ in lines)
-    figure.get_layout_engine().set(rect=(0, 0, 1 - min(0.42, (0.6 * FONT * longest + 16) / WIDTH), 1))
+    figure.get_layout_engine().set(rect=(0, 0, 1 - min(0.52, (0.64 * FONT * longest + 16) / WIDTH), 1))
     figure.canvas.draw()
     ends = [(max(xs), max(ys[-1], floor)) for _, xs, ys in lines]
     wanted = [float(y) for _, y in axes.transData.transform(ends)]
@@ -377,12 +377,12 @@ def _lines(name: str, title: str, axis: str, lines: Sequence[tuple[Measured, Seq
                 arrowprops={"arrowstyle": "-", "color": style["color"], "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0},
                 annotation_clip=False,
             )
-    said = "; ".join(f"{file.label}: from {significant(ys[0])} to {significant(ys[-1])}" for file, _, ys in lines)
-    return svg(figure, name, title, f"{said}.")
+    summary = "; ".join(f"{file.label}: from {significant(ys[0])} to {significant(ys[-1])}" for file, _, ys in lines)
+    return svg(figure, name, title, f"{summary}.")
 
 
 def _apart(wanted: Sequence[float], gap: float) -> list[float]:
-    """Places as near to the wanted ones as a gap between any two allows."""
+    """Return positions close to the wanted ones, with at least a gap between any two."""
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     groups: list[tuple[float, int]] = []  # middle, how many
     for i in order:

@@ -1,4 +1,4 @@
-"""The page's one scale of colours, and the tables that are coloured by it: divergences and errors of weights."""
+"""Colour the page's heatmaps, divergences and errors of weights, by one scale."""
 
 import math
 import re
@@ -15,13 +15,13 @@ MARKED = 4  # every so many layers the number of one is written
 
 
 def step(value: float) -> int:
-    """The number of a value's colour."""
+    """Return the number of a value's colour."""
     return sum(value >= edge for edge in EDGES)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure as it is shown. colour: a class of the page's style. why: the tooltip."""
+    """Hold a figure as it is shown. colour: a class of the page's style. why: the tooltip."""
 
     text: str
     colour: str
@@ -35,7 +35,7 @@ def cell(value: float | None, missing: str) -> Cell:
 
 
 def by_text(results: Results) -> tuple[list[str], list[tuple[str, list[Cell]]]]:
-    """Names of texts and, for each file, the mean divergence on each; nothing where there is one text."""
+    """Return names of texts and each file's mean divergence on them; nothing if there is only one text."""
     names = list(dict.fromkeys(name for file in results.files for name in file.texts))
     if len(names) < 2:
         return [], []
@@ -48,7 +48,7 @@ def by_text(results: Results) -> tuple[list[str], list[tuple[str, list[Cell]]]]:
 
 @dataclass(frozen=True)
 class Grid:
-    """Relative errors of a file's weights. columns: (first layer, how many) of each mark.
+    """Hold relative errors of a file's weights. columns: (first layer, how many) of each mark.
 
     rows: name of the tensors, the largest error, and a cell a layer.
     """
@@ -60,42 +60,42 @@ class Grid:
 
 
 def grids(files: Sequence[Measured]) -> list[Grid]:
-    """A grid for each file, all with the same rows and layers, so that they can be compared by eye."""
+    """Return a grid for each file, all with the same rows and layers, so that they can be compared by eye."""
     errors = [_by_layer(file) for file in files]
-    places = {place for found in errors for place in found}
+    places = {place for file_errors in errors for place in file_errors}
     if not places:
         return []
-    largest = {name: max(found.get(p, 0.0) for found in errors for p in places if p[0] == name) for name, _ in places}
+    largest = {name: max(each.get(p, 0.0) for each in errors for p in places if p[0] == name) for name, _ in places}
     names = sorted(largest, key=lambda name: (-largest[name], name))
     layers = max(layer for _, layer in places) + 1
     columns = [(first, min(MARKED, layers - first)) for first in range(0, layers, MARKED)]
     made = []
-    for file, found in zip(files, errors, strict=True):
-        if found:
-            rows = [_row(name, layers, found, places) for name in names]
+    for file, file_errors in zip(files, errors, strict=True):
+        if file_errors:
+            rows = [_row(name, layers, file_errors, places) for name in names]
             has_missing = any(each.colour == "none" for _, _, cells in rows for each in cells)
             made.append(Grid(file.label, columns, rows, has_missing))
     return made
 
 
 def _by_layer(file: Measured) -> dict[tuple[str, int], float]:
-    """Relative errors of a file's tensors by name and layer."""
-    found = {}
+    """Return relative errors of a file's tensors by name and layer."""
+    errors = {}
     for name, figures in file.tensors.items():
         error = figures.get("relative", math.nan)
         if (match := re.fullmatch(r"blk\.(\d{1,4})\.(.*?)(?:\.weight)?", name)) and math.isfinite(error) and error > 0:
-            found[visible(match[2]), int(match[1])] = error
-    return found
+            errors[visible(match[2]), int(match[1])] = error
+    return errors
 
 
 def _row(
-    name: str, layers: int, found: dict[tuple[str, int], float], places: set[tuple[str, int]]
+    name: str, layers: int, errors: dict[tuple[str, int], float], places: set[tuple[str, int]]
 ) -> tuple[str, str, list[Cell]]:
     cells = []
     for layer in range(layers):
-        error = found.get((name, layer))
+        error = errors.get((name, layer))
         missing = "unchanged in this file" if (name, layer) in places else "unchanged, or no such tensor"
         shown = cell(error, missing)
         cells.append(Cell(shown.text, shown.colour, f"layer {layer}: {shown.why or shown.text}"))
-    largest = max((error for (kind, _), error in found.items() if kind == name), default=None)
+    largest = max((error for (tensor, _), error in errors.items() if tensor == name), default=None)
     return name, significant(largest, 2), cells

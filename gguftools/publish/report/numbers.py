@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them: as many digits as mean something, a sign for what is no number."""
+"""Write numbers with their significant digits, and a dash for missing ones."""
 
 import math
 
@@ -6,7 +6,7 @@ NOTHING = "–"
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """A number with so many digits that mean something; very small and large ones as powers of ten."""
+    """Write a number with so many significant digits; very small and large ones in scientific notation."""
     if value is None or math.isnan(value):
         return NOTHING
     if math.isinf(value):
@@ -27,13 +27,13 @@ def fixed(value: float | None, places: int, signed: bool = False) -> str:
 
 
 def percent(fraction: float | None, places: int = 2, signed: bool = False) -> str:
-    """A fraction as per cent."""
+    """Write a fraction as a percentage."""
     shown = fixed(None if fraction is None else 100 * fraction, places, signed)
     return shown if shown == NOTHING else f"{shown} %"
 
 
 def with_error(value: float | None, error: float | None, digits: int = 3) -> str:
-    """A value with its standard error, both to the place where the error has two digits."""
+    """Write a value with its standard error, both to the second digit of the error."""
     if value is None or error is None or not math.isfinite(value) or not math.isfinite(error) or error <= 0:
         return significant(value, digits)
     places = max(0, 1 - math.floor(math.log10(error)))
@@ -43,7 +43,7 @@ def with_error(value: float | None, error: float | None, digits: int = 3) -> str
 
 
 def byte_size(size: float | None) -> str:
-    """Bytes in MB or GB, powers of ten."""
+    """Write bytes in kB, MB or GB (powers of ten)."""
     if size is None or not math.isfinite(size):
         return NOTHING
     for power, unit in ((9, "GB"), (6, "MB"), (3, "kB")):

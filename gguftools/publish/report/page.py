@@ -1,4 +1,4 @@
-"""The report as one page of HTML: nothing is fetched, no script runs, it prints, and follows light and dark."""
+"""Write the report as one HTML page without scripts or external resources, for light, dark and print."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,19 +37,19 @@ def write_html(
     target = output_path(path)
     check_html_target(target, overwrite, reads)
     text = html(data, source)
-    with atomic_output(target, "w", overwrite, InputFiles(option="--html").also(reads)) as file:
+    with atomic_output(target, "w", overwrite, InputFiles(parameter="html").also(reads)) as file:
         file.write(text)
 
 
 def check_html_target(path: PathLike, overwrite: bool = False, reads: Sequence[PathLike] = ()) -> None:
     """Raise, before long work, the error that writing the page would end with: of its path, of the extra `report`."""
-    check_target(output_path(path), InputFiles(option="--html").also(reads), overwrite)
+    check_target(output_path(path), InputFiles(parameter="html").also(reads), overwrite)
     with charts.drawing():
         pass
 
 
 def html(data: Mapping[str, Any], source: str = "the results") -> str:
-    """The page as text; see `write_html`."""
+    """Return the page as text; see `write_html`."""
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as error:
@@ -88,7 +88,7 @@ def html(data: Mapping[str, Any], source: str = "the results") -> str:
 
 @dataclass(frozen=True)
 class EmbeddedImage:
-    """A chart with its title and what to see in it."""
+    """Hold a chart with its title and caption."""
 
     name: str
     title: str
@@ -97,7 +97,7 @@ class EmbeddedImage:
 
 
 def _images(results: Results) -> Iterator[EmbeddedImage]:
-    """Those that the results have data for."""
+    """Draw the charts that the results have data for."""
     files = results.files
     for name, title, caption, draw, is_drawn in IMAGES:
         if image := draw(files):
@@ -162,7 +162,7 @@ def _facts(results: Results) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Row:
-    """A file in the table of all. bar: how long the bar behind its divergence is, in per cent."""
+    """Hold a row of the table of all files. bar: length of the bar under its divergence, in per cent."""
 
     label: str
     path: str
@@ -186,15 +186,15 @@ COLUMNS = (
 
 
 def _rows(results: Results) -> tuple[list[str], list[Row]]:
-    """The columns that any file has a figure for, and the rows."""
+    """Return the columns that any file has a figure for, and the rows."""
     files = results.files
-    logs = [math.log10(max(file.kl, charts.LEAST_KL)) for file in files if math.isfinite(file.kl)] or [0.0]
+    logs = [math.log10(max(file.kl, charts.MIN_KL)) for file in files if math.isfinite(file.kl)] or [0.0]
     low, high = min(logs) - 0.5, max(logs)
     cells = [_cells(file) for file in files]
     kept = [n for n in range(len(COLUMNS)) if any(not row[n].endswith(NOTHING) for row in cells)]
     rows = []
     for file, own in zip(files, cells, strict=True):
-        place = math.log10(max(file.kl, charts.LEAST_KL)) if math.isfinite(file.kl) else high
+        place = math.log10(max(file.kl, charts.MIN_KL)) if math.isfinite(file.kl) else high
         kl = "≥ " * file.lower_bound + with_error(file.kl, file.figures.get("kl_divergence.standard_error"))
         bar = round(100 * (place - low) / (high - low), 1)
         best = beaten_by(file, files) is None
@@ -203,7 +203,7 @@ def _rows(results: Results) -> tuple[list[str], list[Row]]:
 
 
 def _cells(file: Measured) -> list[str]:
-    """A file's figures of COLUMNS."""
+    """Return a file's figures of COLUMNS."""
     get = file.figures.get
     p99_9 = significant(get("kl_divergence.p99_9"))
     return [
@@ -220,7 +220,7 @@ def _cells(file: Measured) -> list[str]:
 
 
 def _percentiles(results: Results) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Names of columns and, for each file, cells: percentiles of the divergence."""
+    """Return names of columns and, for each file, percentiles of the divergence."""
     keys = [key for key in PERCENTILES if any(f"kl_divergence.{key}" in file.figures for file in results.files)]
     names = {key: f"{key[1:].replace('_', '.')} %" for key in keys if key.startswith("p")}
     rows = [(f.label, [significant(f.figures.get(f"kl_divergence.{key}")) for key in keys]) for f in results.files]
@@ -228,7 +228,7 @@ def _percentiles(results: Results) -> tuple[list[str], list[tuple[str, list[str]
 
 
 def _worst_tensors(file: Measured, count: int = 8) -> list[tuple[str, str, str]]:
-    """Name, relative error and SQNR of those that lost most."""
+    """Return name, relative error and SQNR of the tensors with the largest errors."""
     errors = {name: figures.get("relative", 0.0) for name, figures in file.tensors.items()}
     worst = sorted(errors, key=lambda name: -errors[name])[:count]
     return [(visible(name), significant(errors[name]), fixed(file.tensors[name].get("sqnr"), 1)) for name in worst]
@@ -236,7 +236,7 @@ def _worst_tensors(file: Measured, count: int = 8) -> list[tuple[str, str, str]]
 
 @dataclass(frozen=True)
 class Passage:
-    """A bad prediction as it is shown. tokens: text, step of colour, divergence, and whether it is the one."""
+    """Hold a bad prediction as it is shown. tokens: text, number of the colour, divergence, whether it is predicted."""
 
     place: str
     kl: str
@@ -268,12 +268,12 @@ def _shown(worst: Position) -> Passage:
 
 
 def _centre(around: Sequence[tuple[str, float]], worst: Position) -> int:
-    """Which token of a passage it is about: of those that read like it, the one whose divergence is nearest."""
+    """Return which token of a passage is the predicted one: of equal texts, the one with the closest divergence."""
     same = [n for n, (text, _) in enumerate(around) if text == worst.token]
     return min(same, key=lambda n: abs(around[n][1] - (worst.kl or 0.0)), default=-1)
 
 
 def _seen(text: str, inline: bool = False) -> str:
-    """A token's text with signs for what nobody sees; inline: on one line, in quotes of the page's own."""
+    """Return a token's text with signs for invisible characters; inline: on one line."""
     signs = "".join(SEEN.get(character, visible(character)) for character in text)
     return signs.replace("\n", "").replace("\t", "") if inline else signs

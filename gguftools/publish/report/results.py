@@ -1,4 +1,4 @@
-"""Results of `gguftools divergence --json`, read as what they are: text from somewhere, much of it lacking."""
+"""Read and check results of `gguftools divergence --json`, which may be old, incomplete or wrong."""
 
 import math
 import re
@@ -24,7 +24,7 @@ OLDER = re.compile(r"(perplexity(?:_ratio|_difference)?|log_ratio|rms|same_top)_
 
 @dataclass(frozen=True)
 class Curve:
-    """Values over edges: one more edge than values, or as many."""
+    """Hold values over edges: one more edge than values, or as many."""
 
     edges: list[float]
     values: list[float]
@@ -35,7 +35,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Position:
-    """One of the worst predictions: where it is, what was expected, and the tokens around it with what each lost."""
+    """Hold one of the worst predictions: its place, the expected token, and tokens around it with divergences."""
 
     text: str
     window: int | None
@@ -52,7 +52,7 @@ class Position:
 
 @dataclass
 class Measured:
-    """One file. figures: every single number by its path, such as "kl_divergence.mean"; absent ones are not there.
+    """Hold the figures of one file. figures: single numbers by their path, such as "kl_divergence.mean".
 
     label: a short name that no other file of the results has. tensors: name → figure → value.
     """
@@ -80,7 +80,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Results:
-    """All files, in the order of the results. texts: name → what is known of it."""
+    """Hold all files, in the order of the results. texts: name → its figures."""
 
     base: str
     figures: dict[str, float]
@@ -99,14 +99,17 @@ class Results:
 
 
 def read_results(path: PathLike) -> Mapping[str, Any]:
-    """The plain data of a saved result. Raises FileError for what is no JSON object."""
+    """Return the plain data of a saved result. Raises FileError for what is no JSON object."""
     from archs.small_files import read_json_object
 
-    return read_json_object(as_path(path, "the results"))
+    try:
+        return read_json_object(as_path(path, "the results"))
+    except FileError as error:
+        raise FileError(str(error), error.hint or EXPECTED) from error
 
 
 def results_of(data: Mapping[str, Any], source: str = "the results") -> Results:
-    """Check plain data and take it apart; of each file the path, the perplexity and the mean divergence must be there.
+    """Check plain data and take it apart; each file needs a path, a perplexity and a mean divergence.
 
     source: what messages call the data. Raises FileError that names what is missing or is not what it should be.
     """
@@ -126,7 +129,7 @@ def results_of(data: Mapping[str, Any], source: str = "the results") -> Results:
 
 
 def _today(name: str) -> str:
-    """A figure's name, also where an older version saved it."""
+    """Return a figure's present name, also if an older version saved it."""
     return OLDER.sub(
         lambda older: f"{older[1]}_standard_error" if older[1] else f"p{older[2]}_{older[3]}",
         "size_bytes" if name == "size" else name,
@@ -134,7 +137,7 @@ def _today(name: str) -> str:
 
 
 def labels(paths: list[str], types: list[str]) -> list[str]:
-    """A short name for each file: its type where no other has it, or of its name what the others' do not begin with."""
+    """Return a short name for each file: its type if unique, else its file name without the common prefix."""
     if all(types) and len(set(types)) == len(types):
         return [_short(each) for each in types]
     stems = [visible(Path(path).name.removesuffix(".gguf")) for path in paths]
@@ -199,7 +202,7 @@ def _position(entry: "_Entry") -> Position:
 
 
 def _finite(value: Any) -> float | None:
-    """A number that can be drawn; None for anything else."""
+    """Return a finite number, or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -209,7 +212,7 @@ def _finite(value: Any) -> float | None:
 
 
 def _number(value: Any) -> float | None:
-    """A number, infinite ones too; None for anything else."""
+    """Return a number, also an infinite one, or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -220,7 +223,7 @@ def _number(value: Any) -> float | None:
 
 @dataclass(frozen=True)
 class _Entry:
-    """An object of the data, and where in it that is."""
+    """Hold an object of the data and its place in it."""
 
     data: Any
     where: str
@@ -233,47 +236,47 @@ class _Entry:
         return self.data.get(key)
 
     def text(self, key: str, needed: bool = False) -> str:
-        found = self.value(key)
-        if found is None and not needed:
+        value = self.value(key)
+        if value is None and not needed:
             return ""
-        if not isinstance(found, str):
-            what = "has no text" if found is None else f"has {type(found).__name__} instead of a text at"
+        if not isinstance(value, str):
+            what = "has no text" if value is None else f"has {type(value).__name__} instead of a text at"
             raise FileError(f"{self.where} {what} {key}", EXPECTED)
-        return found
+        return value
 
     def entries(self, key: str, optional: bool = False) -> list["_Entry"]:
-        found = self.value(key)
-        if found is None and optional:
+        value = self.value(key)
+        if value is None and optional:
             return []
-        if not isinstance(found, (list, tuple)):
+        if not isinstance(value, (list, tuple)):
             raise FileError(f"{self.where} has no list {key}", EXPECTED)
-        return [_Entry(each, f"{self.where}: {key}[{number}]") for number, each in enumerate(found)]
+        return [_Entry(each, f"{self.where}: {key}[{number}]") for number, each in enumerate(value)]
 
     def named(self, key: str) -> Iterator[tuple[str, "_Entry"]]:
-        found = self.value(key)
-        if found is not None:
-            for name, each in _Entry(found, f"{self.where}: {key}").data.items():
+        value = self.value(key)
+        if value is not None:
+            for name, each in _Entry(value, f"{self.where}: {key}").data.items():
                 yield str(name), _Entry(each, f"{self.where}: {key}.{visible(str(name))}")
 
     def numbers(self, *keys: str) -> list[float]:
-        """A list of finite numbers; what is none of those is left out with all behind it."""
-        found: Any = self.data
+        """Return a list of finite numbers, up to the first item that is none."""
+        value: Any = self.data
         for key in keys:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        if found is None:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is None:
             return []
-        if not isinstance(found, (list, tuple)):
+        if not isinstance(value, (list, tuple)):
             raise FileError(f"{self.where} has no list {'.'.join(keys)}", EXPECTED)
-        values = [_finite(each) for each in found]
+        values = [_finite(each) for each in value]
         end = next((number for number, each in enumerate(values) if each is None), len(values))
         return [each for each in values[:end] if each is not None]
 
     def figures(self) -> dict[str, float]:
-        """The numbers of this object, and of the objects in it, by their path."""
-        found = {}
+        """Return the numbers of this object, and of the objects in it, by their path."""
+        numbers = {}
         for key, each in self.data.items():
             inner = each.items() if isinstance(each, Mapping) and key not in ("texts", "tensors") else [("", each)]
             for name, value in inner:
                 if (number := _number(value)) is not None:
-                    found[_today(f"{key}.{name}" if name else str(key))] = number
-        return found
+                    numbers[_today(f"{key}.{name}" if name else str(key))] = number
+        return numbers

@@ -1,4 +1,4 @@
-"""What the figures say in plain words: which file to choose, what it costs, what to avoid.
+"""Say in plain words which file to choose, what it costs, and what to avoid.
 
 Two divergences differ only where they are more than two standard errors apart, and further than rounding of the base.
 """
@@ -16,7 +16,7 @@ LISTED = 3  # files in one sentence
 
 
 def error_of(file: Measured) -> float | None:
-    """The standard error of the mean divergence; None where it is unknown, as it is for a few predictions."""
+    """Return the standard error of the mean divergence; None if unknown, as for very few predictions."""
     error = file.figures.get("kl_divergence.standard_error")
     if error is None or not math.isfinite(error) or (error <= 0 and file.kl != 0):
         return None
@@ -24,12 +24,12 @@ def error_of(file: Measured) -> float | None:
 
 
 def rounding(file: Measured) -> float:
-    """What rounding of the base makes of a single divergence: no exact one is negative."""
+    """Return how far rounding of the base shifts a single divergence: no exact one is negative."""
     return max(0.0, -file.figures.get("kl_divergence.min", 0.0))
 
 
 def is_closer(one: Measured, other: Measured) -> bool:
-    """Measurably closer to the base."""
+    """Return whether a file is measurably closer to the base than another."""
     errors = error_of(one), error_of(other)
     if errors[0] is None or errors[1] is None:
         return False
@@ -37,17 +37,17 @@ def is_closer(one: Measured, other: Measured) -> bool:
 
 
 def beaten_by(file: Measured, files: Sequence[Measured]) -> Measured | None:
-    """The closest of the files that are no larger and measurably closer to the base; None where there is none."""
+    """Return the file closest to the base of those that are no larger and measurably closer; None if there is none."""
     size = file.figures.get("size_bytes", math.inf)
     better = [one for one in files if one.figures.get("size_bytes", math.inf) <= size and is_closer(one, file)]
     return min(better, key=lambda one: one.kl, default=None)
 
 
 def verdict(results: Results) -> list[tuple[str, str]]:
-    """Sentences with what each is about; where the figures decide nothing, the reason."""
+    """Return sentences with their subjects; the reason, if the figures decide nothing."""
     files = results.files
     if results.lower_bound:
-        why = "The base has only its most likely tokens. All divergences are lower bounds, so no file can be proposed."
+        why = "Divergences are lower bounds, because the base has only its most likely tokens."
         return [("No choice", why)]
     if any(error_of(file) is None and math.isfinite(file.kl) for file in files):
         return [("No choice", "Standard errors are missing, or too few predictions were scored to compare files.")]
@@ -60,7 +60,7 @@ def verdict(results: Results) -> list[tuple[str, str]]:
 
 
 def _choice(files: Sequence[Measured]) -> list[tuple[str, str]]:
-    """The proposed file, and what larger and smaller ones cost."""
+    """Return the proposed file, and what larger and smaller ones cost."""
     left = [file for file in files if beaten_by(file, files) is None]
     proposed = [file for file in left if file.kl + ERRORS * (error_of(file) or 0.0) < LIMIT]
     if not proposed:
@@ -79,7 +79,7 @@ def _choice(files: Sequence[Measured]) -> list[tuple[str, str]]:
 
 
 def _listed(files: Sequence[Measured], chosen: Measured) -> str:
-    """What some files cost next to the chosen one; of many the first few."""
+    """Return what files cost next to the chosen one; of many only the first few."""
     parts = []
     for file in files[:LISTED]:
         share = _bytes(file) / _bytes(chosen) - 1
@@ -90,7 +90,7 @@ def _listed(files: Sequence[Measured], chosen: Measured) -> str:
 
 
 def _worse(files: Sequence[Measured]) -> list[tuple[str, str]]:
-    """Files to avoid: another one is no larger, and closer."""
+    """Return files to avoid: another one is no larger, and measurably closer."""
     parts = []
     for file in files:
         if better := beaten_by(file, files):
@@ -101,7 +101,7 @@ def _worse(files: Sequence[Measured]) -> list[tuple[str, str]]:
 
 
 def _undecided(files: Sequence[Measured]) -> list[tuple[str, str]]:
-    """Neighbours in divergence that noise does not tell apart."""
+    """Return pairs of files whose divergences are too close to tell apart."""
     order = sorted(files, key=lambda file: file.kl)
     pairs = [
         f"{one.label} and {other.label}"
@@ -113,7 +113,7 @@ def _undecided(files: Sequence[Measured]) -> list[tuple[str, str]]:
 
 
 def _cost(file: Measured) -> str:
-    """Size, divergence and how often the top token stays, of a file."""
+    """Return size, divergence and agreement of top tokens of a file."""
     error = error_of(file)
     parts = [_size(file) or "", f"mean KL divergence {with_error(file.kl, error)} nats"]
     if error is not None and file.kl <= max(ERRORS * error, rounding(file)):

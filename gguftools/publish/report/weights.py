@@ -1,4 +1,4 @@
-"""What quantizing did to the weights themselves, for the report: errors of tensors beside the base's."""
+"""Measure the errors of weights for the report, against the base's."""
 
 import logging
 from typing import Any
@@ -15,7 +15,7 @@ FIGURES = ("rmse", "relative", "sqnr")
 def tensor_errors(
     base: PathLike, other: PathLike, threads: int | None = None, progress: Progress | None = None
 ) -> dict[str, dict[str, float]]:
-    """Of each tensor that was changed rmse, relative error and SQNR in dB; nothing where the base has no weights.
+    """Return rmse, relative error and SQNR in dB of each changed tensor; nothing if the base has no weights.
 
     base, other: as `diff --errors` takes them. threads: None for all processors. progress(bytes
     read, of how many, tensor).

@@ -80,7 +80,7 @@ def test_a_draft_needs_its_target_and_a_model_none(tmp_path: Path) -> None:
     draft, target = build("eagle3", tmp_path)
     with pytest.raises(GgufToolsError, match="is a draft") as refused:
         gguftools.convert(draft, tmp_path / "x.gguf", "f32")
-    assert "--target-model-dir" in str(refused.value.hint)
+    assert "`target_model_dir`" in str(refused.value.hint)
     with pytest.raises(GgufToolsError, match="is no draft"):
         gguftools.convert(target, tmp_path / "x.gguf", "f32", options=ConvertOptions(target_model_dir=target))
     with pytest.raises(GgufToolsError, match="there is no folder"):

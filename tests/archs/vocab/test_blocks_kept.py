@@ -154,7 +154,7 @@ def test_byte_level_vocabularies_get_no_name_of_plain_text(steps: list[str] | No
     cut = {"type": "Sequence", "pretokenizers": [split, BYTE_LEVEL | {"use_regex": False}]}
     with pytest.raises(VocabularyError, match="has no name for: it cuts bytes by") as error:
         bpe(write(tmp_path, tokenizer__json=tokenizer(pre_tokenizer=cut)))
-    assert "--embed-tokenizer" in str(error.value.hint)
+    assert "`embed_tokenizer`" in str(error.value.hint)
 
 
 @pytest.mark.parametrize("name", ["end_of_word_suffix", "continuing_subword_prefix"])

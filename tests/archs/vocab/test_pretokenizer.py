@@ -70,7 +70,7 @@ def test_an_unknown_structure_is_shown_with_the_nearest() -> None:
     content = tokenizer(split(LLAMA3.replace("{1,3}", "{1,5}")), BYTES_ONLY)
     with pytest.raises(VocabularyError, match=r"x/tokenizer\.json.*\{1,5\}.*nearest known is 'llama-bpe'") as error:
         name_of(structure(content), "x/tokenizer.json")
-    assert "--pre llama-bpe" in str(error.value.hint)
+    assert "such as llama-bpe" in str(error.value.hint)
 
 
 def test_an_unknown_block_is_part_of_the_structure() -> None:

@@ -341,10 +341,10 @@ def test_several_copies_of_hidden_states(tmp_path: Path) -> None:
 
 def test_models_that_cannot_be_run_so(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from runtime import layerwise
-    from runtime.model import Model
+    from runtime.model import RunningModel
 
     both = property(lambda self: "both sides", lambda self, value: None)
-    monkeypatch.setattr(Model, "encoder_decoder", both, raising=False)
+    monkeypatch.setattr(RunningModel, "encoder_decoder", both, raising=False)
     with pytest.raises(ModelError, match="cannot be run one layer after another"):
         layerwise.check_layerwise(gguftools.load(model))
     with pytest.raises(ModelError, match="cannot be run one layer after another"):

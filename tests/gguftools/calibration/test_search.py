@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gguftools.calibration import sensitivity
-from gguftools.calibration.search import ROUNDS, STRONGEST, Search, digest_of, some_of
+from gguftools.calibration.search import ROUNDS, STRONGEST, Search, digest_of, sample_windows
 from gguftools.calibration.sensitivity import Part, Sensitivities, candidates_for, role_of
 from gguftools.calibration.target import Sizing, Target, _short
 from gguftools.quantization.imatrix_entry import Entry
@@ -222,8 +222,8 @@ def test_which_formats_rows_may_have():
 
 def test_windows_are_from_all_over_the_texts():
     ids = np.arange(50)[:, None]
-    assert some_of(ids, 5)[:, 0].tolist() == [0, 12, 24, 37, 49]
-    assert some_of(ids[:3], 5)[:, 0].tolist() == [0, 1, 2]
+    assert sample_windows(ids, 5)[:, 0].tolist() == [0, 12, 24, 37, 49]
+    assert sample_windows(ids[:3], 5)[:, 0].tolist() == [0, 1, 2]
 
 
 def sizes():

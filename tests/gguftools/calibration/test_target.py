@@ -9,7 +9,7 @@ import pytest
 
 import gguftools
 from gguftools.calibration.encoded import Encoded
-from gguftools.calibration.sensitivity import Judge, _Walk
+from gguftools.calibration.sensitivity import Judge, _Measurement
 from gguftools.calibration.target import SearchOptions
 from gguftools.calibration.texts import Calibration
 from gguftools.measurement.texts import named_texts
@@ -144,7 +144,7 @@ def stop_at(where):
 def counted(monkeypatch):
     """Layers that are measured, and how often a whole model is judged."""
     calls = {"layers": [], "models": 0}
-    layer, model = _Walk._measure_layer, Judge.of_model
+    layer, model = _Measurement._measure_layer, Judge.of_model
 
     def measure(self, i, *rest):
         calls["layers"].append(i)
@@ -154,7 +154,7 @@ def counted(monkeypatch):
         calls["models"] += 1
         return model(self, net)
 
-    monkeypatch.setattr(_Walk, "_measure_layer", measure)
+    monkeypatch.setattr(_Measurement, "_measure_layer", measure)
     monkeypatch.setattr(Judge, "of_model", judge)
     return calls
 

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
+from typing import Any
 
 import pytest
 import typer
-import typer.main
 
-from gguftools.__main__ import build_app
-from gguftools.cli import commands
+from gguftools.cli import commands, terminal
+from gguftools.cli.app import PACKAGES
 from gguftools.cli.help import GROUPS, OPTIONS, sections
 from gguftools.cli.options import COMMON, HIDDEN_SPELLINGS
 
-GROUP = typer.main.get_command(build_app())
+from ...conftest import DATA
+from ..command_line import program, typed
+
+GOLDEN = DATA / "golden" / "e2e" / "tiny-dense-f16.gguf"
+GROUP = program()
 COMMANDS = GROUP.commands  # type: ignore[attr-defined]
+
+
+def test_a_command_leaves_no_settings_to_the_next() -> None:
+    """Those of one call in this process: how much it prints, in which words, and what the packages log."""
+    loggers = [logging.getLogger(name) for name in PACKAGES]
+
+    def settings() -> list[Any]:
+        levels = [(each.level, list(each.handlers)) for each in loggers]
+        return [terminal.quiet, terminal.verbose, terminal.debug, terminal.worded, levels]
+
+    before = settings()
+    assert typed("-q", "show", GOLDEN, "--verbose").returncode == 0
+    assert settings() == before
+    assert typed("--debug", "show", "--all").returncode != 0
+    assert settings() == before
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from gguftools.cli.bars import FREE, LEAST_BAR, Bar, bytes_details, shorten, window_details
+from gguftools.cli.bars import FREE, MIN_BAR, Bar, bytes_details, shorten, window_details
 
 TITLE = "quantize a-model-with-a-long-name-Instruct-f16.gguf"
 
@@ -36,7 +36,7 @@ def line(
 def test_it_fits_and_the_bar_has_its_room(columns: int, in_bytes: bool):
     text = line(columns) if in_bytes else line(columns, in_bytes, 1000, "PPL 12.3456")
     assert cell_len(text) <= columns - FREE
-    assert sum(map(text.count, "━╸╺")) >= LEAST_BAR
+    assert sum(map(text.count, "━╸╺")) >= MIN_BAR
     assert text.startswith("quan")
     assert "75%" in text or columns < 40
 

@@ -11,18 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
-from gguftools.__main__ import build_app
 from gguftools.cli.calls import arities, parse_call
 from gguftools.cli.elsewhere import NOT_NEEDED, meaning
 from gguftools.cli.usage import mistaken
 
 from ... import hints
 from ...conftest import DATA, ROOT
-from ..command_line import EXAMPLE, run, typed
+from ..command_line import EXAMPLE, program, run, typed
 
-COMMANDS: Any = typer.main.get_command(build_app()).commands  # type: ignore[attr-defined]
+COMMANDS: Any = program().commands
 GOLDEN = DATA / "golden" / "e2e"
 OPTIONS: dict[str, str] = json.loads((DATA / "llama_cpp_options.json").read_text())
 WITH_COMMON = ("generate", "embed", "imatrix", "perplexity", "tokenize")

@@ -6,16 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-import typer.main
 
-from gguftools.__main__ import build_app
 from gguftools.cli.inputs import STANDARD_INPUT, with_standard_input
 from gguftools.cli.usage import options_of, with_model_as_argument
 from quants.errors import OptionError
 
-from ..command_line import EXAMPLE, TEXT, refused, run, typed
+from ..command_line import EXAMPLE, TEXT, program, refused, run, typed
 
-COMMANDS = typer.main.get_command(build_app()).commands  # type: ignore[attr-defined]
+COMMANDS = program().commands
 WITHOUT_MODEL = ("architectures", "diff", "divergence", "formats", "imatrix-info", "merge", "patch", "report", "schema")
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-import typer.main
+import typer
 
 from gguftools.__main__ import build_app
 from gguftools.cli.options import HIDDEN_SPELLINGS
@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def commands():
-    return typer.main.get_command(build_app()).commands  # type: ignore[attr-defined]
+    return program().commands
 
 
 @pytest.mark.parametrize("columns", ["40", "80"])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import typer.main
 
-from gguftools.__main__ import build_app
 from gguftools.cli.elsewhere import FIRST, LAST, OTHERWISE, PROGRAMS, RENAMED
 from gguftools.cli.usage import ALIASES, USAGE_ERROR, gathered, mistaken, options_of
 
-COMMANDS = typer.main.get_command(build_app()).commands  # type: ignore[attr-defined]
+from ..command_line import program
+
+COMMANDS = program().commands
 ALL_OPTIONS = set().union(*(options_of(command) for command in COMMANDS.values()))
 
 
@@ -37,7 +37,7 @@ def test_every_option_that_is_meant_exists():
     ("command", "old", "new"), [(command, old, new) for command, flags in ALIASES.items() for old, new in flags.items()]
 )
 def test_an_old_spelling_means_the_new_one(command, old, new):
-    group = typer.main.get_command(build_app())
+    group = program()
     _, _, words = group.resolve_command(None, [command, "file", old, f"{old}=1", "x"])  # type: ignore[attr-defined]
     assert words == ["file", new, f"{new}=1", "x"]
 
@@ -62,7 +62,7 @@ def test_recipes_in_order_are_no_mistake():
     ],
 )
 def test_an_option_of_one_value_is_given_once(call, twice):
-    group = typer.main.get_command(build_app())
+    group = program()
     if twice is None:
         group.resolve_command(None, call.split())  # type: ignore[attr-defined]
         return

@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from typer.testing import CliRunner
 
 from archs.plans.export.generation import generation_config
-from gguftools.__main__ import build_app
 from gguftools.conversion import export as exporting
 from gguftools.conversion.convert import convert
 from gguftools.conversion.export import _Writing, export
@@ -29,6 +27,7 @@ from quants.errors import FileError, ModelError, OptionError
 from ...archs import checkpoints
 from ...conftest import ROOT, SHARED
 from ...zoo_build import build
+from ..command_line import typed
 from ..tiny_models import edited, metadata_of, write_model
 
 CHECKPOINT = ROOT / "examples" / "austen-4m"
@@ -298,12 +297,12 @@ def test_what_cannot_become_a_checkpoint(model, tmp_path):
 
 def test_command_line(model, tmp_path):
     def run(*arguments):
-        return CliRunner().invoke(build_app(), ["export", *map(str, arguments)])
+        return typed("export", *map(str, arguments))
 
     done = run(model, "-o", tmp_path / "back")
-    assert done.exit_code == 0
+    assert done.returncode == 0
     assert "LlamaForCausalLM" in done.stdout
-    assert run(model, "-o", tmp_path / "back").exit_code == 1
+    assert run(model, "-o", tmp_path / "back").returncode == 1
     document = json.loads(run(model, "-o", tmp_path / "x.safetensors", "--tensors", "norm", "--json").stdout)
     assert document["tensors"] == 9
-    assert run(model, "-o", tmp_path / "y.safetensors", "--outtype", "q4_0").exit_code == 1
+    assert run(model, "-o", tmp_path / "y.safetensors", "--outtype", "q4_0").returncode == 1

@@ -1,4 +1,4 @@
-"""`convert --mtp` and `--no-mtp`: the layers that predict tokens further, alone and left out.
+"""`convert --mtp` and `--no-mtp`: only the MTP layers, and all others.
 
 mtp.json: for families of tests/data/families what llama.cpp's convert_hf_to_gguf.py b11434 writes with these options:
 the tensors, and the keys that differ from those of the whole model's file (null: not there). Of
@@ -64,13 +64,13 @@ def test_by_itself_the_file_is_called_mtp(checkpoint, tmp_path):
 
 def test_without_such_layers_there_is_nothing_to_write_alone(checkpoint, tmp_path):
     folder = checkpoint("solar-open")
-    with pytest.raises(OptionError, match="no layers that predict tokens further"):
+    with pytest.raises(OptionError, match="has no MTP layers"):
         gguftools.convert(folder, tmp_path / "x.gguf", "f32", part="mtp")
     assert not list(tmp_path.glob("*.gguf"))
     gguftools.convert(
         folder, tmp_path / "x.gguf", "f32", options=ConvertOptions(no_mtp=True)
     )  # the whole model, since it has none
-    with pytest.raises(OptionError, match="alone or left out"):
+    with pytest.raises(OptionError, match="cannot be combined with `no_mtp`"):
         gguftools.convert(folder, tmp_path / "y.gguf", "f32", part="mtp", options=ConvertOptions(no_mtp=True))
 
 
@@ -79,7 +79,7 @@ def test_layers_that_files_have_no_place_for_are_named(checkpoint, tmp_path):
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     said = {"num_hidden_layers": config["num_hidden_layers"] - 1, "num_nextn_predict_layers": 1}
     (folder / "config.json").write_text(json.dumps(config | said), encoding="utf-8")
-    with pytest.raises(OptionError, match=r"further \('.*' and \d+ more\) are left out of deepseek files"):
+    with pytest.raises(OptionError, match=r"MTP layers \('.*' and \d+ more\) are left out of deepseek files"):
         gguftools.convert(folder, tmp_path / "mtp.gguf", "f32", part="mtp")
     assert not (tmp_path / "mtp.gguf").exists()
 

@@ -62,9 +62,9 @@ def test_each_part_goes_by_itself() -> None:
 
 def test_what_a_function_has_no_use_for_is_refused(tmp_path: Path) -> None:
     for write in (WriteOptions(resume=True), WriteOptions(memory=1 << 20), WriteOptions(manifest=True)):
-        with pytest.raises(OptionError, match="means nothing for export"):
+        with pytest.raises(OptionError, match="has no effect for export"):
             gguftools.export("model.gguf", tmp_path / "back", write=write)
-        with pytest.raises(OptionError, match="means nothing for graft"):
+        with pytest.raises(OptionError, match="has no effect for graft"):
             gguftools.graft("model.gguf", tmp_path / "out.gguf", drop="x", write=write)
 
 

@@ -13,7 +13,7 @@ import pytest
 import gguftools
 from gguftools.conversion.convert import convert
 from gguftools.io.checkpoint.safetensors import open_safetensors
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests.archs.prequantized.writers import BLOCKS, CASES, Parts, write_safetensors
 from tests.conftest import ROOT
 
@@ -61,7 +61,7 @@ def test_conversion_is_that_of_the_dequantized_checkpoint(name: str, tmp_path: P
     for each, tensor in packed.tensors.items():
         np.testing.assert_array_equal(tensor.float32(), plain.tensors[each].float32())
     assert packed.tensors["blk.0.attn_q.weight"].format.name == BLOCKS.get(name, "F32")
-    models = (Model(each.metadata, each.tensors, precision="exact") for each in (packed, plain))
+    models = (RunningModel(each.metadata, each.tensors, precision="exact") for each in (packed, plain))
     logits, wanted = (model.logits(TOKENS) for model in models)
     assert np.isfinite(wanted).all()
     assert np.abs(logits - wanted).max() <= (1e-5 * wanted.std() if name in BLOCKS else 0)

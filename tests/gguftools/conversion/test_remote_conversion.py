@@ -8,9 +8,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.options import ConvertOptions
 from gguftools.io.checkpoint.folder import open_checkpoint
@@ -20,6 +18,7 @@ from quants import Tensor
 from quants.errors import FileError, OptionError
 
 from ...conftest import ROOT
+from ..command_line import typed
 from ..hub_server import Hub, serving
 
 MODEL = ROOT / "examples" / "austen-4m"
@@ -135,9 +134,9 @@ def test_adapters_need_a_folder(hub, tmp_path):
 
 
 def test_command_line(hub, tmp_path):
-    run = CliRunner().invoke(build_app(), ["convert", NAME, "-o", str(tmp_path / "out.gguf")])
-    assert run.exit_code == 0, run.output
-    run = CliRunner().invoke(build_app(), ["convert", "hf://jane/lost", "-o", str(tmp_path / "lost.gguf")])
-    assert run.exit_code == 1
-    assert f"hf://jane/lost: there is no such model at {hub.address}" in run.output
+    run = typed("convert", NAME, "-o", str(tmp_path / "out.gguf"))
+    assert run.returncode == 0, run.stderr
+    run = typed("convert", "hf://jane/lost", "-o", str(tmp_path / "lost.gguf"))
+    assert run.returncode == 1
+    assert f"hf://jane/lost: there is no such model at {hub.address}" in run.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]

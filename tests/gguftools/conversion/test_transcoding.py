@@ -19,7 +19,7 @@ from gguftools.writing.options import WriteOptions
 from quants import decode, encode
 from quants.errors import FormatError, OptionError
 from quants.exact import exact_blocks, formats_that_fit
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests.archs.checkpoints import build
 from tests.archs.prequantized.test_libraries import FILES, settings
 from tests.archs.prequantized.writers import (
@@ -114,7 +114,7 @@ def test_logits_are_those_of_the_float_file(tmp_path: Path) -> None:
     convert(folder, tmp_path / "exact.gguf", "exact")
     convert(plain, tmp_path / "plain.gguf", "f32")
     models = (gguftools.open(tmp_path / f"{name}.gguf") for name in ("exact", "plain"))
-    logits, wanted = (Model(each.metadata, each.tensors, precision="exact").logits(TOKENS) for each in models)
+    logits, wanted = (RunningModel(each.metadata, each.tensors, precision="exact").logits(TOKENS) for each in models)
     assert np.abs(logits - wanted).max() <= 1e-5 * wanted.std()
 
 
@@ -333,16 +333,16 @@ def test_a_tensor_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
     model.tensors["blk.0.ffn_up.weight"] = from_array("blk.0.ffn_up.weight", values, "weights: here")
     _, tensors = transcoded(model, "F32", WriteOptions(threads=1))
     values[3, 4] += 1
-    with pytest.raises(FormatError, match="weights: here is not what it was"):
+    with pytest.raises(FormatError, match="weights: here changed after"):
         tensors["blk.0.ffn_up.weight"].raw()
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"outtype": "exact", "fallback": "q4_k_m"}, "'q4_k_m' is nothing to fall back to"),
-        ({"outtype": "f16", "fallback": "f32"}, "fallback f32 means nothing for F16"),
-        ({"outtype": "exact", "imatrix": "matrix.gguf"}, "the outtype exact rounds nothing"),
+        ({"outtype": "exact", "fallback": "q4_k_m"}, "'q4_k_m' is no fallback type"),
+        ({"outtype": "f16", "fallback": "f32"}, "fallback f32 has no effect for F16"),
+        ({"outtype": "exact", "imatrix": "matrix.gguf"}, "the outtype exact is lossless"),
         ({"outtype": "exact", "part": "lora", "lora": "adapter"}, "an adapter cannot be EXACT|adapter"),
     ],
 )

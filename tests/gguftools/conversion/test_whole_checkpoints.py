@@ -357,10 +357,10 @@ def test_files_that_are_no_pair_are_refused(gemma, tmp_path):
     for source, beside in ((encoders, text), (encoders, encoders), (encoders, None)):
         with pytest.raises(ModelError, match="has encoders for images or audio") as error:
             gguftools.export(source, tmp_path / "back", mmproj=beside)
-        assert "--mmproj TOWERS" in str(error.value.hint)
+        assert "--mmproj ENCODERS" in str(error.value.hint)
     with pytest.raises(ModelError, match="the second file is no encoders'"):
         gguftools.export(text, tmp_path / "back", mmproj=text)
-    with pytest.raises(OptionError, match="mmproj means nothing"):
+    with pytest.raises(OptionError, match="mmproj has no effect"):
         gguftools.export(text, tmp_path / "x.safetensors", mmproj=encoders)
     nameless = changed(text, tmp_path / "nameless.gguf", tokenizer__ggml__tokens=[str(i) for i in range(64)])
     with pytest.raises((VocabularyError, ModelError), match="no <image_soft_token>"):

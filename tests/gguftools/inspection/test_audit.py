@@ -8,10 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from archs.metadata import Value, ValueType
-from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
 from gguftools.inspection.audit import audit
@@ -19,6 +17,7 @@ from gguftools.models.model import open as open_file
 from quants import from_array
 
 from ...conftest import ROOT
+from ..command_line import typed
 from ..tiny_models import edited
 from .audits.attacks import ESCAPES
 
@@ -157,15 +156,15 @@ def test_command_line(model, tmp_path):
     bad = edited(model, tmp_path / "bad.gguf", {TEMPLATE: ESCAPES["walk"], "general.url": "https://example.org"})
 
     def run(*arguments):
-        return CliRunner().invoke(build_app(), ["audit", *map(str, arguments)])
+        return typed("audit", *map(str, arguments))
 
-    assert run(model).exit_code == 0
+    assert run(model).returncode == 0
     done = run(model, bad)
-    assert done.exit_code == 1
+    assert done.returncode == 1
     assert "__class__" in done.stdout
-    assert run(edited(model, tmp_path / "link.gguf", {"general.url": "https://example.org"})).exit_code == 0
-    assert run(tmp_path / "link.gguf", "--fail-on", "info").exit_code == 1
-    assert run(model, "--fail-on", "worst").exit_code == 1
+    assert run(edited(model, tmp_path / "link.gguf", {"general.url": "https://example.org"})).returncode == 0
+    assert run(tmp_path / "link.gguf", "--fail-on", "info").returncode == 1
+    assert run(model, "--fail-on", "worst").returncode == 1
     document = json.loads(run(bad, "--json").stdout)
     assert document["worst"] == "high"
     assert {"severity", "rule", "key", "message", "line"} <= set(document["findings"][0])

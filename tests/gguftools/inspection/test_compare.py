@@ -8,10 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from archs.metadata import Value, ValueType
-from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
 from gguftools.inspection.compare import diff
@@ -20,6 +18,7 @@ from gguftools.models.model import open as open_file
 from quants.errors import VocabularyError
 
 from ...conftest import ROOT
+from ..command_line import typed
 from ..tiny_models import edited, metadata_of, write_model
 
 CHECKPOINT = ROOT / "examples" / "austen-4m"
@@ -33,14 +32,14 @@ def model(tmp_path_factory) -> Path:
 
 
 def run(*arguments):
-    return CliRunner().invoke(build_app(), [str(each) for each in arguments])
+    return typed(*arguments)
 
 
 def test_a_file_is_itself(model):
     found = diff(model, model)
     assert not found.differ
     assert {tensor.kind for tensor in found.tensors} == {"same"}
-    assert run("diff", model, model).exit_code == 0
+    assert run("diff", model, model).returncode == 0
 
 
 def test_a_file_comes_from_its_checkpoint(model):
@@ -152,10 +151,10 @@ def test_metadata(model, tmp_path):
 def test_command_line(model, tmp_path):
     other = edited(model, tmp_path / "b.gguf", {"general.name": "another"})
     done = run("diff", model, other)
-    assert done.exit_code == 1
+    assert done.returncode == 1
     assert '+ general.name  STRING "another"' in done.stdout
     done = run("diff", model, other, "--json")
-    assert done.exit_code == 1
+    assert done.returncode == 1
     assert json.loads(done.stdout)["metadata"][0]["key"] == "general.name"
 
 
@@ -163,7 +162,7 @@ def test_drafting(model, tmp_path):
     found = can_draft(model, model)
     assert found.possible
     assert found.same_until == 2048
-    assert run("diff", "--vocab", model, model).exit_code == 0
+    assert run("diff", "--vocab", model, model).returncode == 0
 
 
 def test_drafting_with_another_token(model, tmp_path):

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from archs.metadata import Value, ValueType
-from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.options import ConvertOptions
 from gguftools.conversion.quantize import quantize
@@ -22,6 +20,7 @@ from quants.format import formats
 
 from ...conftest import ROOT
 from ...zoo_build import build
+from ..command_line import typed
 from ..tiny_models import edited
 
 TOKENS = "tokenizer.ggml.tokens"
@@ -208,9 +207,9 @@ def test_fast_check_agrees_with_decoding(name):
 
 def test_command_line(model, tmp_path):
     broken = edited(model, tmp_path / "wrong.gguf", {"llama.context_length": None})
-    done = CliRunner().invoke(build_app(), ["validate", str(model), str(broken), "--header"])
-    assert done.exit_code == 1
+    done = typed("validate", str(model), str(broken), "--header")
+    assert done.returncode == 1
     assert f"{model} is sound" in done.stdout.replace("\n", "")
-    done = CliRunner().invoke(build_app(), ["validate", str(broken), "--json"])
+    done = typed("validate", str(broken), "--json")
     assert json.loads(done.stdout)["problems"][0]["where"] == "llama.context_length"
-    assert CliRunner().invoke(build_app(), ["validate", str(model)]).exit_code == 0
+    assert typed("validate", str(model)).returncode == 0

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import gguftools
-from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
 from gguftools.inspection.weight_errors import weight_errors
@@ -20,6 +18,7 @@ from quants import from_array
 from quants.errors import FileError, OptionError
 
 from ...conftest import ROOT
+from ..command_line import typed
 from ..tiny_models import edited, metadata_of, write_model
 
 CHECKPOINT = ROOT / "examples" / "austen-4m"
@@ -41,7 +40,7 @@ def quantized(model) -> Path:
 
 
 def run(*arguments):
-    return CliRunner().invoke(build_app(), [str(each) for each in arguments])
+    return typed(*arguments)
 
 
 def matrix_for(path: Path, seed: int = 1) -> ImportanceMatrix:
@@ -177,7 +176,7 @@ def test_zeros_nan_and_what_is_missing(tmp_path):
     assert found.shapes == (("shape", (2, 32), (32,)),)
     assert not found.is_complete
     assert "1 values are NaN" in found.verdict
-    assert run("diff", a, b, "--errors").exit_code == 1
+    assert run("diff", a, b, "--errors").returncode == 1
 
 
 def test_a_row_that_is_stored_with_one_dimension_fewer(tmp_path):
@@ -201,14 +200,14 @@ def test_wrong_arguments(model, quantized, tmp_path):
 def test_command_line(model, quantized, tmp_path):
     write_imatrix(matrix_for(model), tmp_path / "matrix.gguf")
     done = run("diff", model, quantized, "--errors", "--imatrix", tmp_path / "matrix.gguf", "--json")
-    assert done.exit_code == 0
+    assert done.returncode == 0
     found = json.loads(done.stdout)
     assert found.pop("format_version") == 1
     assert found == json.loads(
         json.dumps(gguftools.weight_errors(model, quantized, imatrix=tmp_path / "matrix.gguf").as_dict())
     )
     done = run("diff", model, quantized, "--errors")
-    assert done.exit_code == 0
+    assert done.returncode == 0
     assert "SQNR" in done.stdout
     assert "weighted" not in done.stdout
-    assert run("diff", model, quantized, "--imatrix", tmp_path / "matrix.gguf").exit_code == 2
+    assert run("diff", model, quantized, "--imatrix", tmp_path / "matrix.gguf").returncode == 2

@@ -83,7 +83,7 @@ def test_folders_are_locked_too(tmp_path: Path) -> None:
     time.sleep(0.02)
     assert waiting.is_alive()
     os.close(first)
-    waiting.join(5)
+    waiting.join(60)
     assert not waiting.is_alive()
     os.close(second)
 

@@ -85,7 +85,7 @@ def test_readers_refuse_what_is_half_replaced_by_name(halves):
             with pytest.raises(FileError, match=r"1 of 3 have their names") as caught:
                 call(folder / name)
         assert journal.name in str(caught.value)
-        assert "--recover" in str(caught.value.hint)
+        assert "recover" in str(caught.value.hint)
         report = gguftools.validate(folder / name)
         assert (report.ok, journal.name in report.problems[0].message) == (False, True)
 

@@ -53,7 +53,7 @@ def test_a_length_that_was_not_known_is_what_there_is(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "wrong"),
     [
-        ({"length": 1 << 31}, "cut off: it says 2147483648 bytes of samples, and has 12"),
+        ({"length": 1 << 31}, "cut off: its header has 2147483648 bytes of samples, the file 12"),
         ({"length": 0}, "no samples"),
         ({"format": 3}, "no WAV file of whole numbers: unknown format: 3"),
         ({"bits": 64}, "samples of 8 bytes"),

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from gguftools.__main__ import build_app
 from gguftools.io.gguf.reader import open_gguf
 from gguftools.lab.gpu_split import gpu_split, place, read_activations
 from quants.errors import GgufToolsError
 
+from ..command_line import typed
 from ..io.torch_files import write_torch
 from ..tiny_models import metadata_of, write_model
 
@@ -88,7 +87,7 @@ def test_best_of_all_ways(seed: int) -> None:
 
 def test_whole_layers() -> None:
     """With as many neurons asked of a layer as it has, layers go as a whole."""
-    found = place(COUNTS, [48, 48], 7 * 48, batch=1, least=6)
+    found = place(COUNTS, [48, 48], 7 * 48, batch=1, min_neurons=6)
     assert [int(gpu.sum()) for gpu in found.gpu] == [0, 6]
 
 
@@ -132,7 +131,7 @@ def test_several_models_beside(folder: Path) -> None:
 
 
 def test_senseless_numbers() -> None:
-    for options in ({"batch": 0}, {"least": -1}):
+    for options in ({"batch": 0}, {"min_neurons": -1}):
         with pytest.raises(GgufToolsError, match="no sense"):
             place(COUNTS, [1, 1], 10, **options)
 
@@ -153,14 +152,14 @@ def test_without_the_solver(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_command(folder: Path) -> None:
-    runner, arguments = CliRunner(), ["gpu-split", str(folder / "activation"), "--vram", "240", "--batch", "1"]
-    result = runner.invoke(build_app(), arguments)
-    assert result.exit_code == 0, result.output
-    assert "5 of 12 neurons" in result.output
-    assert "70.4 %" in result.output
-    document = json.loads(runner.invoke(build_app(), [*arguments, "--json", "-o", str(folder / "out.gpuidx")]).output)
+    arguments = ["gpu-split", str(folder / "activation"), "--vram", "240", "--batch", "1"]
+    result = typed(*arguments)
+    assert result.returncode == 0, result.stderr
+    assert "5 of 12 neurons" in result.stdout
+    assert "70.4 %" in result.stdout
+    document = json.loads(typed(*arguments, "--json", "-o", str(folder / "out.gpuidx")).stdout)
     assert document["layers"] == [{"neurons": 6, "on_gpu": 2}, {"neurons": 6, "on_gpu": 3}]
     assert document["optimal"] is True
     assert (folder / "out.gpuidx").exists()
-    assert runner.invoke(build_app(), ["validate", str(folder / "out.gpuidx")]).exit_code == 0
-    assert "gpu_bucket" in runner.invoke(build_app(), ["show", str(folder / "out.gpuidx")]).output
+    assert typed("validate", str(folder / "out.gpuidx")).returncode == 0
+    assert "gpu_bucket" in typed("show", str(folder / "out.gpuidx")).stdout

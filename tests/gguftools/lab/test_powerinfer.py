@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from typer.testing import CliRunner
 
 import gguftools
-from gguftools.__main__ import build_app
 from gguftools.conversion.options import ConvertOptions
 from gguftools.io.gguf.reader import open_gguf
 from quants import from_array
@@ -25,11 +23,12 @@ from runtime.feed_forward import predicted
 from runtime.graph import layers, text
 from runtime.graph.builder import Builder
 from runtime.graph.operations import PredictedNet
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.products.matmul import matmul_transposed
 from tests import zoo_build
 
 from ...conftest import ROOT, SHARED
+from ..command_line import typed
 from ..io.torch_files import write_torch
 
 MODEL = ROOT / "examples" / "austen-4m"
@@ -106,10 +105,10 @@ def test_a_file_that_does_not_say_so_has_relu(files: tuple[Path, Path]) -> None:
     metadata = opened.metadata.copy()
     del metadata["llama.hidden_activation"]
     ids = list(range(5, 25))
-    assert np.array_equal(Model(metadata, opened.tensors).logits(ids), gguftools.load(files[1]).logits(ids))
+    assert np.array_equal(RunningModel(metadata, opened.tensors).logits(ids), gguftools.load(files[1]).logits(ids))
 
 
-def masked(model: Model, threshold: float) -> Model:
+def masked(model: RunningModel, threshold: float) -> RunningModel:
     """The model computed with all neurons and those below the threshold set to zero, to compare with."""
 
     def feed_forward(forward: Any, operation: PredictedNet, read: Any) -> Any:
@@ -173,7 +172,7 @@ def test_only_marked_neurons_are_read(files: tuple[Path, Path], monkeypatch: pyt
             values = spoiled[name].float32().copy()
             values[~marked] = np.nan
             spoiled[name] = from_array(name, values)
-    again = Model(model.metadata, spoiled)
+    again = RunningModel(model.metadata, spoiled)
     again.use_predictor()
     assert np.array_equal(again.logits([7]), wanted)
 
@@ -236,8 +235,8 @@ def test_falcon_that_names_no_activation_is_taken_for_relu(shared: Path, tmp_pat
 
 
 def run(*arguments: Any) -> tuple[int, str]:
-    result = CliRunner().invoke(build_app(), [str(each) for each in arguments])
-    return result.exit_code, result.output
+    result = typed(*arguments)
+    return result.returncode, result.stdout + result.stderr
 
 
 def test_commands(relu_model: Path, predictor: Path, files: tuple[Path, Path], tmp_path: Path) -> None:

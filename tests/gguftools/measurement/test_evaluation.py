@@ -11,8 +11,7 @@ import pytest
 from gguftools.conversion.convert import convert
 from gguftools.measurement.divergence import divergence
 from gguftools.measurement.evaluation import BENCHMARKS, evaluate
-from gguftools.measurement.evaluation_figures import paired, score_of, wilson
-from gguftools.measurement.evaluation_report import EvaluationReport
+from gguftools.measurement.evaluation_report import EvaluationReport, paired, score_of, wilson
 from gguftools.measurement.options import DivergenceOptions, EvaluationOptions
 from quants.errors import FileError, OptionError
 
@@ -94,6 +93,7 @@ def test_a_quantized_file_beside_another(model, quantized, files):
     assert [(test.available, test.tasks) for test in result.tests] == [(430, FEW), (429, FEW), (430, FEW)]
     assert len(result.warnings) == 1  # the last line of Winogrande
     assert {total for _, total, _ in told} == {6 * FEW}
+    assert told.pop(0)[0] == 0
     done = [done for done, _, _ in told]
     assert done == sorted(set(done))
     scores = [score.score for file in result.files for score in file.tests.values()]
@@ -115,7 +115,7 @@ def test_an_interrupted_run_goes_on_at_its_tasks(model, quantized, files, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         evaluate([model, quantized], options=chosen, progress=progress, **given)
     lines = record.read_bytes().count(b"\n")
-    assert lines == 1 + len(begun)
+    assert lines == len(begun)  # a heading; the first call comes before the first task
     others = [
         ({"seed": 2}, "seed was 1, it is 2 now"),
         ({"tasks": 41}, "tasks was 40, it is 41 now"),

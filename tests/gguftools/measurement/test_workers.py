@@ -20,6 +20,7 @@ import pytest
 import gguftools
 from gguftools.io.gguf.reader import open_gguf
 from gguftools.measurement import divergence_tasks, importance
+from gguftools.measurement.workers import opened_once
 from gguftools.quantization.options import QuantizeOptions
 from gguftools.writing import executors
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError
@@ -261,7 +262,7 @@ def test_workers_that_compute_otherwise_are_refused(files: dict[str, Path], monk
         return "float32" if len(calls) > 1 else "16-bit integers"
 
     monkeypatch.setattr(precision, "products", products)
-    importance._opened.cache_clear()
+    monkeypatch.setattr(importance, "_opened", opened_once(importance._opened.__wrapped__))  # none is kept
     with pytest.raises(OptionError, match="a worker computes products in float32, this process in 16-bit integers"):
         gguftools.imatrix(files["F16"], TEXT, options=gguftools.ImatrixOptions(executor=Elsewhere()), **WINDOWS)
 

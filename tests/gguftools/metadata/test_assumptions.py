@@ -8,18 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import gguftools
 from archs.hparams.deviations import DEVIATIONS
 from archs.plans.export import plan_export
 from archs.registry import architectures, drafts
 from archs.schema import MODEL
-from gguftools.__main__ import build_app
 from gguftools.metadata.assumptions import assumed_values, deliberate_differences, notes
 from tests.archs.test_options import CASES, converted
 
 from ...conftest import ROOT
+from ..command_line import typed
 from ..tiny_models import metadata_of, write_model
 
 SIZES = {
@@ -49,11 +48,11 @@ def gemma3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_show_marks_what_is_assumed(gemma3: Path) -> None:
-    ran = CliRunner().invoke(build_app(), ["show", str(gemma3), "--markdown"])
+    ran = typed("show", str(gemma3), "--markdown")
     line = next(line for line in ran.stdout.splitlines() if BASE in line)
     assert MEANING in line
     assert "FLOAT32" in line
-    document = json.loads(CliRunner().invoke(build_app(), ["show", str(gemma3), "--json"]).stdout)
+    document = json.loads(typed("show", str(gemma3), "--json").stdout)
     assert document["assumed"] == {
         BASE: {"type": "FLOAT32", "value": 10_000.0, "reason": "absent: llama.cpp's default"}
     }
@@ -150,5 +149,5 @@ def test_a_note_stands_in_front_of_results(tmp_path: Path) -> None:
     tensors = {"token_embd.weight": np.zeros((4, 64), np.float32)}
     path = write_model(tmp_path / "minicpm.gguf", metadata_of(keys), tensors)
     (tmp_path / "a.txt").write_text("so", encoding="utf-8")
-    ran = CliRunner().invoke(build_app(), ["perplexity", str(path), "-f", str(tmp_path / "a.txt")])
-    assert "note: minicpm.logit_scale: divides by embedding_length / 256; llama.cpp: divides logits by" in ran.output
+    ran = typed("perplexity", str(path), "-f", str(tmp_path / "a.txt"))
+    assert "note: minicpm.logit_scale: divides by embedding_length / 256; llama.cpp: divides logits by" in ran.stderr

@@ -271,7 +271,7 @@ def test_the_command_sees_images(folder, monkeypatch):
     assert "prompt 31 tokens" in done.stderr
     done = typed("generate", "mmproj-gemma3.gguf", "-p", "what", *words)
     assert done.returncode == 1
-    assert "is an encoder for images or sounds" in done.stderr
+    assert "is an encoder for images or audio" in done.stderr
 
 
 @pytest.mark.parametrize(

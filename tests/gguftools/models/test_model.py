@@ -202,7 +202,10 @@ def test_quantize_takes_models_and_plain_values(file, tmp_path):
         (lambda file, out: Model({}, {"a": "text"}), "'a' is an array of <U4"),
         (lambda file, out: gguftools.open(file).save(3), "the output is 3; a path"),
         (lambda file, out: gguftools.open(file).save(out, 3), "recipe is 3; a recipe's name, or rules,"),
-        (lambda file, out: gguftools.open(file).save(out, reserve=-5), "reserve is -5; 0 or more is expected"),
+        (
+            lambda file, out: gguftools.open(file).save(out, write=WriteOptions(reserve=-5)),
+            "reserve is -5; 0 or more is expected",
+        ),
         (lambda file, out: Model({}, {1: A}), "a tensor's name is 1; a text was expected"),
         (lambda file, out: Model({1: 2}, {}), "a metadata key is 1; a text was expected"),
         (lambda file, out: Model({}, {"n" * 65536: A}).save(out), "has 65536 bytes; 1 to 65535 are allowed"),

@@ -17,9 +17,9 @@ from gguftools.quantization.imatrix import (
     importance_for,
     layer_importance,
     merge,
-    only,
     problems,
     read_imatrix,
+    select_entries,
     summary,
     write_imatrix,
 )
@@ -155,7 +155,7 @@ def test_problems_are_named() -> None:
     ]
     with pytest.raises(FileError, match=r"a\.weight: 2 non-finite columns: 1, 2, and 2 more"):
         check(bad)
-    assert check(only(bad, ["c.", "d."])) == ["c.weight: 2 zero columns: 0, 2"]
+    assert check(select_entries(bad, ["c.", "d."])) == ["c.weight: 2 zero columns: 0, 2"]
 
 
 def test_many_warnings_are_few_lines() -> None:
@@ -166,10 +166,10 @@ def test_many_warnings_are_few_lines() -> None:
 
 
 def test_only_some() -> None:
-    assert set(only(read_imatrix(DENSE), ["attn_q"]).entries) == {f"blk.{i}.attn_q.weight" for i in (0, 1)}
-    assert not any("attn" in name for name in only(read_imatrix(DENSE), exclude=["attn"]).entries)
+    assert set(select_entries(read_imatrix(DENSE), ["attn_q"]).entries) == {f"blk.{i}.attn_q.weight" for i in (0, 1)}
+    assert not any("attn" in name for name in select_entries(read_imatrix(DENSE), exclude=["attn"]).entries)
     with pytest.raises(OptionError, match="none of the 14 entries"):
-        only(read_imatrix(DENSE), ["nothing"])
+        select_entries(read_imatrix(DENSE), ["nothing"])
 
 
 def test_sizes_must_be_those_of_the_tensor() -> None:

@@ -44,7 +44,7 @@ def test_a_good_one() -> None:
     [
         (entry([[1, np.nan]], [9]), "error: blk.0.ffn_up.weight: 1 non-finite columns: 1"),
         (entry([[1, -1]], [9]), "error: blk.0.ffn_up.weight: 1 negative columns: 1"),
-        (entry([[1, 0]], [9]), "warning: blk.0.ffn_up.weight: never a value in 1 columns: 1"),
+        (entry([[1, 0]], [9]), "warning: blk.0.ffn_up.weight: no input in 1 columns: 1"),
         (entry([[0, 0]], [0]), "warning: blk.0.ffn_up.weight: saw no input"),
         (entry([[1, 1]], [9], [[1, np.inf]]), "error: blk.0.ffn_up.weight: sums of inputs are not finite"),
         (

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gguftools.writing import executors
-from gguftools.writing.executors import done_elsewhere, leaves_process, worker_count
+from gguftools.writing.executors import leaves_process, run_on_executor, worker_count
 from quants.errors import FileError, FormatError
 
 from ..elsewhere import spawned
@@ -70,7 +70,7 @@ def processes(count: int) -> ProcessPoolExecutor:
 @pytest.mark.parametrize("in_order", [False, True])
 def test_what_was_lost_is_done_again(how: Callable[[], BaseException], in_order: bool) -> None:
     executor = Losing(lambda call: call % 3 == 0, how)
-    results = list(done_elsewhere(executor, square, range(100), in_order=in_order))
+    results = list(run_on_executor(executor, square, range(100), in_order=in_order))
     assert sorted(results) == [(n, n * n) for n in range(100)]
     assert executor.calls == 100 + (executor.calls // 3)  # more losses than LOSSES, but never in a row
     if in_order:
@@ -80,14 +80,14 @@ def test_what_was_lost_is_done_again(how: Callable[[], BaseException], in_order:
 def test_errors_of_the_work_itself_are_raised_once() -> None:
     executor = Losing(lambda call: False)
     with pytest.raises(FormatError) as caught:
-        list(done_elsewhere(executor, refused, [1, 2, 3]))
+        list(run_on_executor(executor, refused, [1, 2, 3]))
     assert caught.value.hint == "take another"
 
 
 def test_nothing_but_losses_is_given_up() -> None:
     executor = Losing(lambda call: True)
     with pytest.raises(FileError, match="workers were lost 25 times in a row") as caught:
-        list(done_elsewhere(executor, square, [1, 2, 3]))
+        list(run_on_executor(executor, square, [1, 2, 3]))
     assert isinstance(caught.value.__cause__, OSError)  # so that what was written is kept
 
 
@@ -100,7 +100,7 @@ class Closing(ProcessPoolExecutor):
 
 def test_a_pool_that_is_about_to_break_is_replaced() -> None:
     with Closing(1, mp_context=get_context("spawn")) as pool:
-        assert sorted(done_elsewhere(pool, square, [1, 2, 3])) == [(1, 1), (2, 4), (3, 9)]
+        assert sorted(run_on_executor(pool, square, [1, 2, 3])) == [(1, 1), (2, 4), (3, 9)]
         executors.release(pool)
 
 
@@ -113,7 +113,7 @@ def test_tasks_are_made_when_there_is_room_for_them() -> None:
             yield n
 
     with ThreadPoolExecutor(2) as pool:
-        results = done_elsewhere(pool, slow_square, tasks(), in_order=True)
+        results = run_on_executor(pool, slow_square, tasks(), in_order=True)
         next(results)
         assert len(made) <= 2 * executors.AHEAD + 1
         results.close()
@@ -130,7 +130,7 @@ def test_of_what_was_lost_the_first_is_done_first() -> None:
         done.append(n)
         return True
 
-    list(done_elsewhere(FourAtATime(lambda call: call <= 8), noted, range(20)))  # all that is sent at first
+    list(run_on_executor(FourAtATime(lambda call: call <= 8), noted, range(20)))  # all that is sent at first
     assert done == list(range(20))
 
 
@@ -149,7 +149,7 @@ class Silent(Executor):
 
 def test_tasks_that_were_cancelled_are_not_waited_for() -> None:
     executor = Silent()
-    results = done_elsewhere(executor, square, range(1, 5))
+    results = run_on_executor(executor, square, range(1, 5))
     assert next(results) == (1, 1)
     begin = time.monotonic()
     results.close()
@@ -159,14 +159,14 @@ def test_tasks_that_were_cancelled_are_not_waited_for() -> None:
 
 def test_errors_of_other_processes_keep_their_hint() -> None:
     with processes(1) as pool, pytest.raises(FormatError, match="1 is odd") as caught:
-        list(done_elsewhere(pool, refused, [1]))
+        list(run_on_executor(pool, refused, [1]))
     assert caught.value.hint == "take another"
 
 
 def test_a_task_that_kills_every_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "LOSSES", 2)
     with processes(1) as pool, pytest.raises(FileError, match="workers were lost 3 times in a row"):
-        list(done_elsewhere(pool, die, [1]))
+        list(run_on_executor(pool, die, [1]))
 
 
 def kill_some(count: int, stop: threading.Event, killed: list[int], find: Callable[[], list[int]]) -> None:
@@ -191,7 +191,9 @@ def test_workers_that_are_killed_again_and_again_lose_nothing(kills: int) -> Non
     found = []
     with processes(3) as pool:
         thread.start()
-        for n, result in done_elsewhere(pool, slow_square, iter(lambda: len(found) if len(killed) < kills else -1, -1)):
+        for n, result in run_on_executor(
+            pool, slow_square, iter(lambda: len(found) if len(killed) < kills else -1, -1)
+        ):
             assert result == n * n
             found.append(n)
         stop.set()
@@ -239,27 +241,27 @@ def test_a_worker_that_is_killed_while_it_sends_keeps_nobody_waiting(
     monkeypatch.setattr(executors, "WATCH", 0.1)
     marks = [str(tmp_path / name) for name in "abc"]
     with processes(1) as own:
-        assert [result for _, result in done_elsewhere(own, killed_while_sending, marks, in_order=True)] == marks
+        assert [result for _, result in run_on_executor(own, killed_while_sending, marks, in_order=True)] == marks
         executors.release(own)
 
 
 def test_a_broken_pool_is_replaced_once_for_all_that_follows(tmp_path: Path) -> None:
     before = set(spawned())  # of other tests: they end a little later
     with processes(1) as pool:
-        assert executors.intact(pool) is pool
-        assert list(done_elsewhere(pool, die_first, [str(tmp_path / "a")])) == [(str(tmp_path / "a"),) * 2]
-        instead = executors.intact(pool)
+        assert executors.current_executor(pool) is pool
+        assert list(run_on_executor(pool, die_first, [str(tmp_path / "a")])) == [(str(tmp_path / "a"),) * 2]
+        instead = executors.current_executor(pool)
         assert instead is not pool
-        assert list(done_elsewhere(pool, square, [3])) == [(3, 9)]
-        assert executors.intact(pool) is instead
+        assert list(run_on_executor(pool, square, [3])) == [(3, 9)]
+        assert executors.current_executor(pool) is instead
         executors.release(pool)
-        assert executors.intact(pool) is pool
+        assert executors.current_executor(pool) is pool
     assert set(spawned()) <= before
 
 
 def test_what_stands_in_for_a_pool_ends_with_it(tmp_path: Path) -> None:
     pool = processes(1)
-    list(done_elsewhere(pool, die_first, [str(tmp_path / "a")]))
+    list(run_on_executor(pool, die_first, [str(tmp_path / "a")]))
     own = set(spawned())
     assert own
     pool.shutdown()
@@ -280,9 +282,9 @@ def ray_error(cause: BaseException) -> BaseException:
 def test_what_rays_tasks_raise_is_no_loss() -> None:
     pool = Losing(lambda _: True, lambda: ray_error(FormatError("3 is odd", hint="take another")))
     with pytest.raises(FormatError, match=r"^3 is odd$") as caught:
-        list(done_elsewhere(pool, square, range(9)))
+        list(run_on_executor(pool, square, range(9)))
     assert caught.value.hint == "take another"
     gone = type("WorkerCrashedError", (Exception,), {"__module__": "ray.exceptions"})
     for how in (gone, lambda: ray_error(ConnectionResetError())):
         losing = Losing(lambda call: call % 3 == 0, how)
-        assert sorted(result for _, result in done_elsewhere(losing, square, range(9))) == [n * n for n in range(9)]
+        assert sorted(result for _, result in run_on_executor(losing, square, range(9))) == [n * n for n in range(9)]

@@ -10,7 +10,7 @@ import pytest
 from gguftools.models.model import open
 from quants.errors import ModelError
 from runtime.evaluation.choices import Prediction, common_prefix, continuations, mean_log_probabilities, substitutions
-from runtime.model import Model
+from runtime.model import RunningModel
 
 from ...conftest import DATA
 
@@ -51,9 +51,9 @@ def test_a_choice_at_the_end_counts_itself():
 
 
 @pytest.fixture(scope="module")
-def net() -> Model:
+def net() -> RunningModel:
     source = open(FILE)
-    return Model(source.metadata, source.tensors, precision="exact")
+    return RunningModel(source.metadata, source.tensors, precision="exact")
 
 
 def test_scores_are_means_of_log_probabilities(net):

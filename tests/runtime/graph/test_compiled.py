@@ -17,7 +17,7 @@ from runtime.graph.compiled import CompiledGraph
 from runtime.graph.text import COMPUTE
 from runtime.kernels import dots, thread_team
 from runtime.kv_cache import KVCache
-from runtime.model import MAX_STEPS, Model
+from runtime.model import MAX_STEPS, RunningModel
 from runtime.products.gemv import MAX_TOKENS
 from runtime.profile import Profile
 from runtime.thread_team import team_of
@@ -161,7 +161,7 @@ def file_of(family, form="F32", damaged=None, more=None, keys=None):
 
 
 def model_of(family, form="F32", threads=1, precision="float32", **more):
-    return Model(*file_of(family, form, **more), threads=threads, precision=precision)
+    return RunningModel(*file_of(family, form, **more), threads=threads, precision=precision)
 
 
 def in_steps(model, tokens, sizes, cache=None):
@@ -257,7 +257,7 @@ def test_stored_formats(form, calls):
 
 def test_an_output_with_a_bias(calls):
     model = model_of("llama", more=BIASED_OUTPUT)
-    assert_close(in_steps(model, TOKENS[:9], [1]), Model(model.metadata, model.tensors).forward(TOKENS[:9]))
+    assert_close(in_steps(model, TOKENS[:9], [1]), RunningModel(model.metadata, model.tensors).forward(TOKENS[:9]))
     assert calls
 
 
@@ -381,7 +381,7 @@ def test_a_format_that_no_operation_reads(calls, monkeypatch):
 
 def test_an_observer_sees_the_inputs_of_all_products(calls):
     seen = []
-    model = Model(*file_of("llama"), observe=lambda name, *rest: seen.append(name))
+    model = RunningModel(*file_of("llama"), observe=lambda name, *rest: seen.append(name))
     assert_close(in_steps(model, TOKENS[:2], [1]), model_of("llama", precision="exact").forward(TOKENS[:2]))
     assert len(seen) == 2 * 15
     assert not calls
@@ -415,7 +415,7 @@ def test_damaged_scales_are_found(name, calls):
     raw[5, 34:36] = 0, 0x7E  # a NaN in float16
     tensors[name] = Tensor(name, tensors[name].shape, format_named("Q8_0"), lambda start, stop: raw[start:stop])
     with pytest.raises(ModelError, match="not finite"):
-        in_steps(Model(keys, tensors), [1, 2, 3], [1])
+        in_steps(RunningModel(keys, tensors), [1, 2, 3], [1])
     assert calls
 
 

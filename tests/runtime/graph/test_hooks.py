@@ -8,7 +8,7 @@ import pytest
 from quants.errors import ModelError, OptionError
 from runtime.graph import operations as op
 from runtime.graph.builder import Builder
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.node_values import observe_values, run_observed, whole_graph
 
 from ... import absent_keys
@@ -77,7 +77,7 @@ def test_a_name_belongs_to_one_node():
 @pytest.mark.parametrize("name", ["t5-encoder", "wavtokenizer"])
 def test_models_that_end_in_states_or_spectra(name):
     description = absent_keys.descriptions()[name]
-    model = Model(description.metadata(absent_keys.cases()[name][0]), absent_keys.tensors(description))
+    model = RunningModel(description.metadata(absent_keys.cases()[name][0]), absent_keys.tensors(description))
     nodes, values = whole_graph(model).nodes, {}
     observe_values(model, TOKENS, lambda node, array: values.setdefault(node.name, array))
     assert {tensor.name for node in nodes for tensor in node.operation.weights()} == set(model.tensors)

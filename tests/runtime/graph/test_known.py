@@ -11,12 +11,12 @@ import pytest
 
 from runtime.graph import attention, builder, known, lower, region_writers, writers
 from runtime.graph import operations as op
-from runtime.graph.builder import Builder, operation_types
+from runtime.graph.builder import Builder
 from runtime.graph.operations import Value
 from runtime.graph.text import COMPUTE
 from runtime.layer import Layer
 
-from .recorded import in_pieces, models, text_of
+from .recorded import in_pieces, models, operation_types, text_of
 from .test_compiled import TOKENS, assert_close, in_steps, model_of
 
 OPERATIONS = sorted(operation_types(), key=lambda each: each.__name__)

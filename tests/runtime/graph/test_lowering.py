@@ -16,7 +16,7 @@ from archs.hparams.model_hparams import HParams, LayerHParams
 from archs.spec import LayerSpec
 from quants.errors import ModelError
 from runtime.layer import Network
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests.archs import checkpoints
 
 from .recorded import written
@@ -102,7 +102,7 @@ def value_of(network: Network, kind: type, name: str) -> Any:
     )
 
 
-def check_parity(model: Model, exact: Model, tokens: Any, sizes: tuple[int, ...] = (1, 2, 7)) -> None:
+def check_parity(model: RunningModel, exact: RunningModel, tokens: Any, sizes: tuple[int, ...] = (1, 2, 7)) -> None:
     """Handed over so many tokens at a time as all at once."""
     whole = written(exact.forward(tokens))
     for size in sizes:

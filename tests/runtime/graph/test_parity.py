@@ -7,7 +7,7 @@ import pytest
 
 from quants import Tensor, encode, format_named
 from runtime.arrays import Floats, Ids
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests import absent_keys
 
 from .recorded import LENGTH, in_pieces, models, text_of, written
@@ -19,7 +19,7 @@ APART = {"gemma3n": 5e-4}  # deviations of few gates: what is rounded shows
 GROWS = ("phi3-longrope",)  # its text grows past the short factors, where all is computed anew: pieces compared alike
 
 
-def in_turns(model: Model, ids: Ids) -> Floats:
+def in_turns(model: RunningModel, ids: Ids) -> Floats:
     """By both executors in turn, which leave caches to one another."""
     cache, found = model.new_cache(), []
     for start, stop in ((0, 6), (6, 8), (8, 11), (11, 12), (12, LENGTH)):

@@ -8,11 +8,12 @@ import pytest
 from runtime import decoder
 from runtime.graph import indexer_operations as idx
 from runtime.graph import operations as op
-from runtime.graph.builder import operation_types
 from runtime.graph.text import COMPUTE
 from runtime.importance import Observe
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests import absent_keys
+
+from .recorded import operation_types
 
 STEPS = {  # model → steps of one of its layers, in their order
     "mamba": "mamba_in_proj mamba_conv1d mamba_conv1d_silu mamba_bcdt_proj mamba_dt_proj mamba_ssm_scan mamba_out",
@@ -28,9 +29,9 @@ STEPS = {  # model → steps of one of its layers, in their order
 }
 
 
-def model_of(name: str, observe: Observe | None = None) -> Model:
+def model_of(name: str, observe: Observe | None = None) -> RunningModel:
     description, case = absent_keys.descriptions()[name], absent_keys.cases()[name][0]
-    return Model(description.metadata(case), absent_keys.tensors(description), threads=1, observe=observe)
+    return RunningModel(description.metadata(case), absent_keys.tensors(description), threads=1, observe=observe)
 
 
 @pytest.mark.parametrize("name", [name for name in STEPS if name in absent_keys.descriptions()])

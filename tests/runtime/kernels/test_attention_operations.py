@@ -81,7 +81,7 @@ def test_any_number_of_threads_gives_the_same(heads, groups, width, value_width)
     for threads in (2, 3, 5):
         np.testing.assert_array_equal(attention_of(q, texts, slots, threads), found)
     for (first, n), (k, v) in zip(slots, texts, strict=True):
-        wanted = attend(q[at : at + n], k, v, q_positions=first + np.arange(n), scale=0.2)
+        wanted = attend(q[at : at + n], k, v, first + np.arange(n), 0.2)
         np.testing.assert_allclose(found[at : at + n], wanted, atol=3e-6 * np.abs(v).max())
         at += n
 
@@ -94,7 +94,7 @@ def test_rows_that_fill_no_tile(heads, groups):
         q, at = some(sum(n for _, n in slots), heads, 32), 0
         found = attention_of(q, texts, slots, 2)
         for (first, n), (k, v) in zip(slots, texts, strict=True):
-            wanted = attend(q[at : at + n], k, v, q_positions=first + np.arange(n), scale=0.2)
+            wanted = attend(q[at : at + n], k, v, first + np.arange(n), 0.2)
             np.testing.assert_allclose(found[at : at + n], wanted, atol=3e-6 * np.abs(v).max())
             at += n
 

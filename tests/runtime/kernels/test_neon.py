@@ -80,7 +80,8 @@ def test_products_of_all_formats():
 @pytest.mark.slow
 def test_what_stands_between_products():
     names = [f"token_parts.{name}" for name in ("rms_norm", "layer_norm", "silu", "gelu_tanh", "pack_rows")]
-    names += [f"attention_operations.{name}" for name in ("prepare_heads", "attend", "attend_blocks", "finish_heads")]
+    names += ["head_operations.prepare_heads"]
+    names += [f"attention_operations.{name}" for name in ("attend", "attend_blocks", "finish_heads")]
     found = assembly("cortex-a76", *(f"runtime.kernels.{name}" for name in names))
     for name, lines in zip(names, found, strict=True):
         _, vectors = instructions(lines)

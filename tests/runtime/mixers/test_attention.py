@@ -65,17 +65,17 @@ def some(n, m, heads, kv_heads, d=16, dv=None):
 def test_attend(shape, options):
     q, k, v = some(*shape)
     positions = np.arange(shape[1] - shape[0], shape[1])
-    got = attend(q, k, v, q_positions=positions, scale=0.3, options=AttentionOptions(**options))
+    got = attend(q, k, v, positions, 0.3, AttentionOptions(**options))
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, exact(q, k, v, positions, 0.3, **options), atol=1e-5)
 
 
 def test_sequences_do_not_see_each_other():
     q, k, v = some(90, 90, 4, 2)
-    got = attend(q, k, v, q_positions=np.arange(30), scale=0.25, sequences=3)
+    got = attend(q, k, v, np.arange(30), 0.25, sequences=3)
     for start in (0, 30, 60):
         part = slice(start, start + 30)
-        want = attend(q[part], k[part], v[part], q_positions=np.arange(30), scale=0.25)
+        want = attend(q[part], k[part], v[part], np.arange(30), 0.25)
         np.testing.assert_allclose(got[part], want, atol=1e-6)
 
 
@@ -83,18 +83,16 @@ def test_heads_cut_from_a_fused_product():
     fused = rng.standard_normal((20, 12, 16)).astype(np.float32)
     q, k, v = fused[:, :4], fused[:, 4:8], fused[:, 8:]
     want = exact(q, k, v, np.arange(20), 0.25)
-    np.testing.assert_allclose(attend(q, k, v, q_positions=np.arange(20), scale=0.25), want, atol=5e-6)
+    np.testing.assert_allclose(attend(q, k, v, np.arange(20), 0.25), want, atol=5e-6)
 
 
 def test_blocks_and_threads_change_nothing_but_rounding(monkeypatch):
     """Texts so long that a block has few queries; any number of threads gives the same bits."""
     q, k, v = some(500, 500, 6, 2, 32)
-    whole = attend(q, k, v, q_positions=np.arange(250), scale=0.25, sequences=2)
+    whole = attend(q, k, v, np.arange(250), 0.25, sequences=2)
     monkeypatch.setattr(attention, "ROOM", 1 << 12)
     monkeypatch.setattr(attention, "MIN_OPS_PER_THREAD", 0)
-    found = [
-        attend(q, k, v, q_positions=np.arange(250), scale=0.25, sequences=2, threads=threads) for threads in (1, 2, 3)
-    ]
+    found = [attend(q, k, v, np.arange(250), 0.25, sequences=2, threads=threads) for threads in (1, 2, 3)]
     np.testing.assert_allclose(found[0], whole, atol=2e-6)
     for each in found[1:]:
         np.testing.assert_array_equal(each, found[0])
@@ -105,23 +103,23 @@ def test_what_is_not_a_number_is_seen_by_those_who_look_at_it(queries):
     q, k, v = some(queries, 40, 4, 2)
     k[35], v[38] = np.nan, np.nan
     positions = np.arange(40 - queries, 40)
-    found = np.isfinite(attend(q, k, v, q_positions=positions, scale=0.25)).all(axis=1)
+    found = np.isfinite(attend(q, k, v, positions, 0.25)).all(axis=1)
     assert not found[positions >= 35].any()  # some before them, too, for whom it weighs 0
 
 
 def test_huge_scores_do_not_overflow():
     q, k, v = some(4, 4, 1, 1)
-    got = attend(q * 1000, k, v, q_positions=np.arange(4), scale=1.0)
+    got = attend(q * 1000, k, v, np.arange(4), 1.0)
     assert np.isfinite(got).all()
     np.testing.assert_allclose(got[0], v[0, 0], rtol=1e-6)
 
 
 def test_cache_gives_what_one_shot_gives():
     q, k, v = some(150, 150, 4, 2)
-    whole = attend(q, k, v, q_positions=np.arange(150), scale=0.25)
+    whole = attend(q, k, v, np.arange(150), 0.25)
     cache, parts = KVCache(), []
     for start, stop in [(0, 1), (1, 2), (2, 60), (60, 64), (64, 65), (65, 150)]:
         keys, values = cache.append(0, k[start:stop], v[start:stop])
-        parts.append(attend(q[start:stop], keys, values, q_positions=np.arange(start, stop), scale=0.25))
+        parts.append(attend(q[start:stop], keys, values, np.arange(start, stop), 0.25))
     np.testing.assert_allclose(np.concatenate(parts), whole, atol=2e-6)
     assert math.isfinite(parts[0].sum())

@@ -23,7 +23,7 @@ from runtime.mixers.compiled_attention import (
     write_latent_attention,
 )
 from runtime.mixers.self_attention import alibi_slopes, temperature
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.products.gemv import MAX_TOKENS, aligned, stored_rows, vectors
 from runtime.thread_team import team_of
 
@@ -73,7 +73,7 @@ def model_of(shapes, keys=None, architecture="llama", form="F32"):
     metadata = {"general.architecture": architecture}
     metadata |= {f"{architecture}.{key}": value for key, value in (KEYS | (keys or {})).items()}
     with mock.patch("runtime.model.check_model"):  # layers that have attention alone
-        return Model(metadata, tensors, precision="exact")
+        return RunningModel(metadata, tensors, precision="exact")
 
 
 def separate(heads=HEADS, kv_heads=KV_HEADS, key=KEY, value=KEY, **more):

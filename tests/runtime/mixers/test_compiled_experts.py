@@ -19,7 +19,7 @@ from runtime.graph.text import run
 from runtime.kernels import context_state
 from runtime.layer import ForwardContext, Layer
 from runtime.mixers.compiled_experts import Output, Rooms, add_choice, add_experts, experts_spec, supports
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.products.gemv import as_vectors, vectors
 from runtime.thread_team import Team
 
@@ -127,7 +127,7 @@ def network_of(tensors, numbers=(), width=WIDTH):
     }
     around = {f"blk.0.ffn_{name}.weight": np.zeros(shape, np.float32) for name, shape in shapes.items()}
     around |= {"token_embd.weight": array(4, width), "output_norm.weight": array(width)}
-    network = Model(metadata, {name: from_array(name, values) for name, values in around.items()}).network
+    network = RunningModel(metadata, {name: from_array(name, values) for name, values in around.items()}).network
     numbers = dict(numbers)
 
     def changed(group):

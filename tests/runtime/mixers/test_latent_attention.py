@@ -11,7 +11,7 @@ from archs.hparams.file_keys import Keys
 from quants import from_array
 from runtime.decoder import token_mixer as latent_attention
 from runtime.mixers.latent_attention import attention_scale
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.rope import apply_rope, rope_table
 
 WIDTH, HEADS, LATENT, PLAIN, ROTATED, VALUE, QUERY = 16, 3, 10, 6, 4, 5, 7
@@ -49,7 +49,7 @@ def model_of(shapes):
     tensors = {f"blk.0.{name}.weight": 2 * array(*shape) for name, shape in shapes.items()}
     tensors["token_embd.weight"] = array(4, WIDTH)
     metadata = {"general.architecture": "deepseek2"} | {f"deepseek2.{key}": value for key, value in KEYS.items()}
-    return Model(metadata, {name: from_array(name, values) for name, values in tensors.items()})
+    return RunningModel(metadata, {name: from_array(name, values) for name, values in tensors.items()})
 
 
 def rms(x, weight):

@@ -13,7 +13,7 @@ from runtime.kernels import context_state, rwkv_operations, thread_team
 from runtime.kernels import state_operations as ops
 from runtime.mixers import delta_mixers, rwkv_mixers
 from runtime.mixers import state_mixers as mixers
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.products.gemv import as_vectors, vectors
 from runtime.thread_team import team_of
 
@@ -51,7 +51,7 @@ def model_of(architecture, shapes, keys, form="F32", seed=1):
         else:
             tensors[name] = from_array(name, values)
     named = {f"{architecture}.{key}": value for key, value in keys.items()}
-    return Model({"general.architecture": architecture} | named, tensors)
+    return RunningModel({"general.architecture": architecture} | named, tensors)
 
 
 def assert_same(model, wanted, spec_of, write, threads, tolerance, index=0):

@@ -10,7 +10,7 @@ import pytest
 from quants import from_array
 from runtime.kernels.scan import delta_channels, delta_heads, scan_channels, scan_heads
 from runtime.mixers.recurrence import convolved_by
-from runtime.model import Model
+from runtime.model import RunningModel
 
 RNG = np.random.default_rng(6)
 WIDTH, INNER, SIZE, RANK, TAPS, HEADS, GROUPS = 8, 12, 4, 3, 4, 6, 2
@@ -89,7 +89,7 @@ def model_of(kind):
             {"embedding_length": WIDTH, "block_count": len(layers), "attention.layer_norm_rms_epsilon": 1e-5} | keys
         ).items()
     }
-    return Model(metadata, {key: from_array(key, values) for key, values in tensors.items()})
+    return RunningModel(metadata, {key: from_array(key, values) for key, values in tensors.items()})
 
 
 def test_scan_of_channels():
@@ -190,7 +190,7 @@ def test_texts_do_not_see_each_other(kind):
 def test_time_steps_are_bounded_where_the_file_says_so():
     free = model_of("mamba2")
     bounds = {"mamba2.ssm.time_step_min": 0.5, "mamba2.ssm.time_step_max": 0.5}
-    bounded = Model({**free.metadata, **bounds}, free.tensors)
+    bounded = RunningModel({**free.metadata, **bounds}, free.tensors)
     ids = RNG.integers(0, 20, 6)
     changed = {name: t for name, t in free.tensors.items() if "ssm_in" not in name and "ssm_dt" not in name}
     for i in range(2):  # rows that make the time step: no input, and a bias whose softplus is one half
@@ -198,5 +198,5 @@ def test_time_steps_are_bounded_where_the_file_says_so():
         weight[-HEADS:] = 0
         changed[f"blk.{i}.ssm_in.weight"] = from_array("in", weight)
         changed[f"blk.{i}.ssm_dt.bias"] = from_array("bias", np.full(HEADS, math.log(math.expm1(0.5)), np.float32))
-    assert_same_logits(bounded.logits(ids), Model(free.metadata, changed).logits(ids))
+    assert_same_logits(bounded.logits(ids), RunningModel(free.metadata, changed).logits(ids))
     assert np.abs(bounded.logits(ids) - free.logits(ids)).max() > 1e-3

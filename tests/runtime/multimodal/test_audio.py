@@ -10,7 +10,7 @@ import pytest
 import gguftools
 from quants import from_array
 from quants.errors import ModelError, OptionError
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.multimodal.audio import AudioEncoder
 from runtime.multimodal.gemma3n_audio import hard_words
 from runtime.multimodal.layers import Weights
@@ -69,7 +69,7 @@ def test_a_sound_and_a_text_give_the_logits_of_transformers(encoder, tmp_path, n
         assert [each.start for each in sounds] == [3, len(ids) - 2]
     model = text_model(tmp_path / name)
     if len(ids) > 100:  # tokens enough for integers
-        model = Model(model.metadata, model.tensors, precision="exact")
+        model = RunningModel(model.metadata, model.tensors, precision="exact")
     logits = model.forward(ids, images=sounds)
     assert np.abs(logits - wanted).max() < 1e-4 * wanted.std()
 

@@ -94,7 +94,7 @@ def test_encoders_are_given_the_parts_that_they_are_for(encoder, name, frames):
     assert [(features.shape[1], real) for features, real in parts] == frames
     assert all(features.shape[0] == made.mels and features.dtype == np.float32 for features, _ in parts)
     wanted = np.concatenate([made.embeddings(*part) for part in parts])
-    np.testing.assert_array_equal(made.heard(waveform()), wanted)
+    np.testing.assert_array_equal(made.embed_waveform(waveform()), wanted)
 
 
 def test_mimo_hears_a_minute_at_once(encoder):
@@ -109,6 +109,6 @@ def test_mimo_hears_a_minute_at_once(encoder):
 
 def test_a_sound_too_long_is_refused(encoder):
     made = encoder("qwen2-audio")
-    assert len(made.heard(waveform()[:7000])) == 11
+    assert len(made.embed_waveform(waveform()[:7000])) == 11
     with pytest.raises(OptionError, match="takes 109 frames; the encoder is for 48"):
-        made.heard(waveform())
+        made.embed_waveform(waveform())

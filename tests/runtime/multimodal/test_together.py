@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gguftools
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.multimodal.audio import AudioEncoder
 from runtime.multimodal.places import Embedded, places
 from runtime.multimodal.vision import VisionEncoder
@@ -30,7 +30,7 @@ def test_a_image_a_sound_and_a_text_give_the_logits_of_transformers(tmp_path: Pa
     both = [*places(ids, 60, [seen]), *places(ids, 59, [heard])]
     assert len(both) == 2
     running = text_model(tmp_path / name)
-    model = Model(running.metadata, running.tensors, precision="exact")  # these are tokens enough for integers
+    model = RunningModel(running.metadata, running.tensors, precision="exact")  # these are tokens enough for integers
     assert relative_error(model.forward(ids, images=both), truth["logits"]) < 1e-4
     cache = model.new_cache()
     model.forward(ids[:-1], cache, images=both)

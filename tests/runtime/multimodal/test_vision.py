@@ -18,7 +18,7 @@ from gguftools.io.checkpoint.folder import open_checkpoint
 from quants.errors import ModelError, OptionError
 from runtime import prefill
 from runtime.images import EmbeddedImage, parts_of, pieces, rotated_at, together_at, within
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.multimodal.assembly import assembled
 from runtime.multimodal.places import Embedded, places
 from runtime.multimodal.preprocessing import Tiles
@@ -149,7 +149,7 @@ def test_files_without_such_a_encoder_are_refused(encoder):
         encoder("voxtral")
 
 
-def text_model(folder: Path) -> Model:
+def text_model(folder: Path) -> RunningModel:
     """The text model of a checkpoint that has no vocabulary."""
     checkpoint = open_checkpoint(folder)
     tensors, _ = without_encoders(checkpoint.config, checkpoint.tensors)
@@ -158,7 +158,7 @@ def text_model(folder: Path) -> Model:
     if architecture.prepare:
         config, tensors = architecture.prepare(config, tensors)
     metadata = Metadata({"general.architecture": architecture.name} | architecture_metadata(architecture, config))
-    return Model(metadata, map_tensors(architecture, config, tensors).tensors)
+    return RunningModel(metadata, map_tensors(architecture, config, tensors).tensors)
 
 
 def relative_error(found, wanted) -> float:

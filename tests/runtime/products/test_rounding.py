@@ -12,7 +12,7 @@ import pytest
 import gguftools
 from quants import from_array
 from runtime.layer import ForwardContext, Network
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.products import integer_product
 from runtime.products.rounding import is_sensitive, up_to_last
 from tests.archs import checkpoints
@@ -99,7 +99,7 @@ def model_of(entry: str, files: dict[str, Any]) -> Any:
     return gguftools.load(files[entry])
 
 
-def run(model: Model, ids: np.ndarray) -> np.ndarray:
+def run(model: RunningModel, ids: np.ndarray) -> np.ndarray:
     if model.encoder_decoder is not None:
         return model.logits(ids.tolist(), [0, *ids[:60].tolist()]).astype(np.float64)
     if model.architecture.block.hidden_states or not model.architecture.block.causal:
@@ -113,7 +113,7 @@ def divergence(wanted: np.ndarray, found: np.ndarray) -> float:
     return float((np.exp(p) * (p - q)).sum(axis=-1).mean())
 
 
-def check(model: Model, exact: Model, close: float) -> int:
+def check(model: RunningModel, exact: RunningModel, close: float) -> int:
     """How many choices there were, and that they are the same."""
     ids = np.random.default_rng(5).integers(10, 250, TOKENS)
     exact.precision = "exact"
@@ -175,7 +175,7 @@ OF_MAMBA = {
 }
 
 
-def mamba() -> Model:
+def mamba() -> RunningModel:
     """The first Mamba: no such entry is among the families."""
     shapes = {"token_embd.weight": (512, 128), "output_norm.weight": (128,)}
     shapes |= {f"blk.{i}.{name}": shape for i in range(3) for name, shape in OF_MAMBA.items()}
@@ -184,7 +184,9 @@ def mamba() -> Model:
         about = 1.0 if "norm" in name else 0.0
         made = values("mamba", name, list(shape), about, 0.1 if about else shape[-1] ** -0.5).astype(np.float32)
         tensors[name] = from_array(name, -np.exp(made) if name.endswith("ssm_a") else made)
-    return Model({"general.architecture": "mamba"} | {f"mamba.{key}": value for key, value in MAMBA.items()}, tensors)
+    return RunningModel(
+        {"general.architecture": "mamba"} | {f"mamba.{key}": value for key, value in MAMBA.items()}, tensors
+    )
 
 
 def test_mamba(large: None) -> None:
@@ -193,7 +195,7 @@ def test_mamba(large: None) -> None:
     check(model, mamba(), CLOSE_BEHIND_CHOICES)
 
 
-def without_last_router(model: Model) -> Network:
+def without_last_router(model: RunningModel) -> Network:
     """The same network, whose last layer has dense tensors alone."""
     layers = model.network.layers
     names: Mapping[str, Any] = {name: t for name, t in layers[-1].tensors.items() if "exp" not in name}

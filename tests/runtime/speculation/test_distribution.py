@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from runtime.kv_cache import KVCache
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.sampling.parameters import Sampling
 from runtime.sampling.sampler import Sampler
 from runtime.speculation.acceptance import Candidate, acceptance_rate
@@ -48,7 +48,7 @@ class SureDrafter(ModelDrafter):
         return DraftTree((Candidate(int(order[0])), Candidate(int(order[1]))), (-1, -1))
 
 
-def drafted(kind: str, model: Model, drafts: Model, sampler: Sampler) -> Speculation:
+def drafted(kind: str, model: RunningModel, drafts: RunningModel, sampler: Sampler) -> Speculation:
     if kind == "lookup":
         return speculation_of(model, sampler, "lookup", WORDS, Drafting(4))
     if kind in ("branching", "sure"):
@@ -60,7 +60,7 @@ def drafted(kind: str, model: Model, drafts: Model, sampler: Sampler) -> Specula
     return speculation_of(model, sampler, drafts, WORDS, drafting)
 
 
-def count(kind: str, model: Model, drafts: Model, sampling: Sampling, draws: int, seen: KVCache):
+def count(kind: str, model: RunningModel, drafts: RunningModel, sampling: Sampling, draws: int, seen: KVCache):
     """How often each text came, and what became of drafts."""
     sampler = primed(sampling)
     speculation, start = drafted(kind, model, drafts, sampler), sampler.state
@@ -106,7 +106,7 @@ NAMES = [
 
 
 @cache
-def remembering(noise: float) -> Model:
+def remembering(noise: float) -> RunningModel:
     return toy(3, noise, kind=Remembering)
 
 

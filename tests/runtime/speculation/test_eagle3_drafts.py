@@ -12,7 +12,7 @@ import pytest
 import gguftools
 from quants import from_array
 from quants.errors import GgufToolsError
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.sampling.parameters import Sampling
 from runtime.speculation.decoding import Speculation, speculation_of
 from runtime.speculation.draft_files import reader_of
@@ -65,7 +65,7 @@ def test_greedy_texts_are_those_without_a_draft(pair: tuple[str, Path, Path]):
         assert again.speculated.drafted > 8
 
 
-def eagle3(model: Model) -> Reader:
+def eagle3(model: RunningModel) -> Reader:
     """A draft of no use, but for five of the six tokens."""
     drawn, shapes = np.random.default_rng(5), {name: shape for name, shape in SHAPES.items() if "token" not in name}
     wide = {name: (shape[0], 2 * shape[1]) for name, shape in shapes.items() if name[-2:] in ("_q", "_k", "_v")}
@@ -86,7 +86,7 @@ def eagle3(model: Model) -> Reader:
     return reader
 
 
-def begun(model: Model, reader: Reader, seed: int, drafting: Drafting) -> tuple[Speculation, object]:
+def begun(model: RunningModel, reader: Reader, seed: int, drafting: Drafting) -> tuple[Speculation, object]:
     sampler = primed(Sampling(temperature=1.0, samplers=("temperature",), seed=seed))
     speculation = speculation_of(model, sampler, reader, WORDS, drafting)
     cache = model.new_cache()

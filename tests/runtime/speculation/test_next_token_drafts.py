@@ -12,7 +12,7 @@ from archs.mtp import faults_beyond
 from archs.registry import of_file
 from quants import Tensor, from_array
 from quants.errors import ModelError
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.sampling.parameters import Sampling
 from runtime.speculation.decoding import Speculation, speculation_of
 from runtime.speculation.draft_files import reader_of
@@ -26,17 +26,19 @@ PLAIN = Sampling(temperature=1.0, samplers=("temperature",))
 
 
 @pytest.fixture(scope="module", params=["qwen3-5", "qwen3-next", "glm4-moe-lite", "qwen4-exp", "glm5-next"])
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunningModel:
     return converted(request.param, tmp_path_factory.mktemp("ahead"))
 
 
-def converted(entry: str, folder: Path) -> Model:
+def converted(entry: str, folder: Path) -> RunningModel:
     checkpoints.build(entry, folder / entry)
     gguftools.convert(folder / entry, folder / "f32.gguf", "f32")
     return gguftools.load(folder / "f32.gguf")
 
 
-def few_words(model: Model, further: dict[str, Tensor] | None = None, more: dict[str, int] | None = None) -> Model:
+def few_words(
+    model: RunningModel, further: dict[str, Tensor] | None = None, more: dict[str, int] | None = None
+) -> RunningModel:
     """The model with the first few tokens alone."""
     tensors = {**model.tensors, **(further or {})}
     for name in ("token_embd.weight", "output.weight"):
@@ -46,7 +48,7 @@ def few_words(model: Model, further: dict[str, Tensor] | None = None, more: dict
     return Remembering({**metadata, **(more or {})}, tensors, threads=1)
 
 
-def begun(model: Model, sampling: Sampling, drafting: Drafting) -> tuple[Speculation, object]:
+def begun(model: RunningModel, sampling: Sampling, drafting: Drafting) -> tuple[Speculation, object]:
     """With a prompt in the cache but for its last token."""
     speculation = speculation_of(model, primed(sampling), "mtp", model.vocabulary_size, drafting)
     cache = model.new_cache()
@@ -55,7 +57,7 @@ def begun(model: Model, sampling: Sampling, drafting: Drafting) -> tuple[Specula
     return speculation, cache
 
 
-def test_a_draft_is_what_the_layer_says_of_the_whole_text(model: Model, monkeypatch: pytest.MonkeyPatch):
+def test_a_draft_is_what_the_layer_says_of_the_whole_text(model: RunningModel, monkeypatch: pytest.MonkeyPatch):
     sampling = Sampling(temperature=1.0, samplers=("temperature",), seed=3)
     speculation, cache = begun(model, sampling, Drafting(3))
     asked: list[np.ndarray] = []
@@ -86,7 +88,7 @@ def test_a_layer_that_reads_ahead_attends_where_a_period_says_which_layers_do(en
     metadata = {key: value for key, value in model.metadata.items() if not key.endswith(".recurrent_layers")}
     assert len(metadata) < len(model.metadata)
     ids, last = np.array([PROMPT]), f"blk.{len(model.network.layers)}."
-    wanted, other = model.lazy_logits(ids), Model(metadata, model.tensors)
+    wanted, other = model.lazy_logits(ids), RunningModel(metadata, model.tensors)
     found = other.lazy_logits(ids)
     np.testing.assert_array_equal(found.float32(), wanted.float32())
     ahead = model.mtp_logits(ids, wanted.states).float32()
@@ -95,7 +97,7 @@ def test_a_layer_that_reads_ahead_attends_where_a_period_says_which_layers_do(en
     assert not list(faults_beyond(model.architecture, metadata, alone))
 
 
-def counted(model: Model, drafting: Drafting, draws: int) -> tuple[np.ndarray, int]:
+def counted(model: RunningModel, drafting: Drafting, draws: int) -> tuple[np.ndarray, int]:
     counts, stood = np.zeros((WORDS,) * LENGTH, np.int64), 0
     for seed in range(draws):
         speculation, cache = begun(model, Sampling(temperature=1.0, samplers=("temperature",), seed=seed), drafting)
@@ -104,7 +106,7 @@ def counted(model: Model, drafting: Drafting, draws: int) -> tuple[np.ndarray, i
     return counts, stood
 
 
-def with_a_layer_that_reads_ahead(model: Model) -> Model:
+def with_a_layer_that_reads_ahead(model: RunningModel) -> RunningModel:
     """Its last layer once more, behind what puts states and tokens together."""
     name, last = model.architecture.name, len(model.network.layers) - 1
     names = {each: each.replace(f"blk.{last}.", f"blk.{last + 1}.") for each in model.tensors}
@@ -233,7 +235,7 @@ def test_what_stands_around_streams_is_looked_at(of_streams: tuple[Path, Path]):
                 reader_of(model, file.metadata, lie)
     without = {key: each for key, each in model.tensors.items() if not key.endswith("nextn.hc_head_down.weight")}
     with pytest.raises(ModelError, match=r"blk.4.nextn.hc_head_down.weight.*missing"):
-        _ = Model(model.metadata, without).next_tokens
+        _ = RunningModel(model.metadata, without).next_tokens
     lying = {**file.metadata, "qwen4exp.hyper_connection.count": 4}
     with pytest.raises(ModelError, match="has shape"):
         reader_of(model, lying, file.tensors)
@@ -256,7 +258,7 @@ def test_what_stands_around_mixed_streams_is_looked_at(of_mixed_streams: tuple[P
         with pytest.raises(ModelError, match=key if key != "hyper_connection.count" else "hc_"):
             reader_of(model, {**file.metadata, f"deepseek4.{key}": value}, file.tensors)
     with pytest.raises(ModelError, match="it is not known how one of deepseek4 computes"):
-        _ = Model({**file.metadata}, {**model.tensors, **file.tensors}).next_tokens
+        _ = RunningModel({**file.metadata}, {**model.tensors, **file.tensors}).next_tokens
 
 
 def test_validate_finds_what_is_wrong_with_it(apart: tuple[Path, Path], tmp_path: Path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gguftools
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.speculation.acceptance import Candidate
 from runtime.speculation.trees import DraftTree, chain, comb
 from tests import zoo_build
@@ -19,7 +19,7 @@ DRAFTED = [7, 8, 9, 10, 11, 12, 13]
 PATHS = [[0, 1, 3], [0, 1, 4], [0, 2, 5, 6]]
 
 
-def model_of(entry: str, folder: Path) -> Model:
+def model_of(entry: str, folder: Path) -> RunningModel:
     if (ZOO / entry).exists():
         zoo_build.build(ZOO, entry, folder / entry)
     else:

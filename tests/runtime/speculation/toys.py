@@ -12,7 +12,7 @@ import pytest
 from quants import from_array
 from runtime.arrays import Floats, Ids
 from runtime.kv_cache import KVCache
-from runtime.model import Model
+from runtime.model import RunningModel
 from runtime.sampling.parameters import Sampling
 from runtime.sampling.sampler import Sampler, State
 from runtime.speculation.acceptance import Candidate
@@ -42,7 +42,7 @@ SHAPES = {
 PROMPT = (1, 4, 2, 1, 4)
 
 
-def toy(seed: int, noise: float = 0.0, words: int = WORDS, kind: type[Model] = Model) -> Model:
+def toy(seed: int, noise: float = 0.0, words: int = WORDS, kind: type[RunningModel] = RunningModel) -> RunningModel:
     """A model that says a few words. noise: how far it is from the one without, 1 for all that it holds."""
     drawn, other = np.random.default_rng(seed), np.random.default_rng(seed + 1)
     tensors = {}
@@ -57,7 +57,7 @@ def toy(seed: int, noise: float = 0.0, words: int = WORDS, kind: type[Model] = M
     return kind({"general.architecture": "llama", **keys}, tensors, threads=1)
 
 
-def texts_of(model: Model, sampling: Sampling, length: int, words: int = WORDS) -> np.ndarray:
+def texts_of(model: RunningModel, sampling: Sampling, length: int, words: int = WORDS) -> np.ndarray:
     """The probability of each text of so many tokens behind the prompt, by plain sampling: (words,) * length."""
     p = np.zeros((words,) * length)
     for text in product(range(words), repeat=length):
@@ -73,7 +73,7 @@ def texts_of(model: Model, sampling: Sampling, length: int, words: int = WORDS) 
     return p
 
 
-def known(model: Model, text: tuple[int, ...]) -> np.ndarray:
+def known(model: RunningModel, text: tuple[int, ...]) -> np.ndarray:
     """Logits (words,) behind a text."""
     if isinstance(model, Remembering):
         return model.lazy_forward(text, Text()).array[-1]
@@ -113,7 +113,7 @@ class Rows:
         return self.array[-len(self.x) :]
 
 
-class Remembering(Model):
+class Remembering(RunningModel):
     """Computes what stands behind a text once: for very many draws."""
 
     @cached_property
@@ -191,7 +191,7 @@ def write(speculation: Speculation, cache: KVCache, length: int, more: int = 3) 
     return tuple(text[len(PROMPT) : len(PROMPT) + length])
 
 
-def read(model: Model, tokens: Sequence[int], memory: int) -> KVCache:
+def read(model: RunningModel, tokens: Sequence[int], memory: int) -> KVCache:
     cache = model.new_cache()
     cache.memory = memory
     model.forward(tokens, cache)

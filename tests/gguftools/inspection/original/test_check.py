@@ -14,6 +14,7 @@ from gguftools.inspection.original.check import NAMES, check
 from gguftools.inspection.original.checkpoint import Original
 from gguftools.inspection.original.generation_checks import (
     GeneratedText,
+    decoder_start,
     degeneration,
     first_difference,
     kl_divergences,
@@ -151,6 +152,13 @@ def test_weights_of_another_model_predict_otherwise(file: Path, tmp_path: Path):
     made = edited(file, tmp_path / "floats.gguf", {}, floats)
     found = wrong(check(made, EXAMPLE, only=["predictions"], n=4))
     assert "below 0.01 for weights that are not quantized" in found["predictions"]
+
+
+def test_decoders_begin_with_the_token_that_generation_takes(file: Path):
+    """Without a key that is the token that begins texts."""
+    metadata = dict(gguftools.open(file).metadata)
+    assert decoder_start(metadata | {"llama.decoder_start_token_id": 7}) == 7
+    assert decoder_start(metadata) == BOS
 
 
 def test_greedy_texts_part_where_each_of_both_goes_on_by_itself(file: Path, tmp_path: Path):

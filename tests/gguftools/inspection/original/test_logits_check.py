@@ -11,9 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from gguftools.__main__ import build_app
 from gguftools.cli.ui import print_report
 from gguftools.conversion.convert import convert
 from gguftools.inspection.original import logits_check
@@ -26,13 +24,14 @@ from quants.errors import ModelError, OptionError
 from .... import zoo_build
 from ....conftest import ROOT
 from ....zoo import ZOO
+from ...command_line import typed
 
 MODEL = ROOT / "examples" / "austen-4m"
 
 
 def run(*arguments) -> tuple[int, str]:
-    done = CliRunner().invoke(build_app(), ["convert", *map(str, arguments)])
-    return done.exit_code, done.output
+    done = typed("convert", *map(str, arguments))
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_without_torch(monkeypatch, tmp_path):
@@ -104,7 +103,7 @@ def compared(monkeypatch, folder, model, config, error=0.0):
     (folder / "config.json").write_text(json.dumps(config))
     output, asked = convert(MODEL, folder / "out.gguf", write=WriteOptions(overwrite=True)).outputs[0], []
 
-    def truth(model, folder, prompts):
+    def truth(model, folder, prompts, progress):
         asked.extend(prompts)
         found = [model.logits(*each) for each in prompts]
         found[1] = found[1] + np.float32(error) * (np.arange(40) == 7)
@@ -139,7 +138,9 @@ def test_a_decoder_begins_with_its_own_token(monkeypatch, tmp_path):
 
 def test_logits_of_another_shape(monkeypatch, tmp_path):
     monkeypatch.setattr(logits_check, "load", lambda _: Echo())
-    monkeypatch.setattr(logits_check, "_truth", lambda model, folder, prompts: [np.zeros((9, 41))] * len(prompts))
+    monkeypatch.setattr(
+        logits_check, "_truth", lambda model, folder, prompts, progress: [np.zeros((9, 41))] * len(prompts)
+    )
     (tmp_path / "config.json").write_text("{}")
     output = convert(MODEL, tmp_path / "out.gguf").outputs[0]
     with pytest.raises(ModelError, match=r"gives logits \(9, 40\), transformers \(9, 41\)"):

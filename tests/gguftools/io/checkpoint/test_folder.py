@@ -126,7 +126,7 @@ def test_index_and_shards_disagree(folder):
 @pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "", "..", "a\\b", 3, "a/../b", "x\0y"])
 def test_index_leads_nowhere_else(folder, name):
     shards(folder, [["a"]], {"a": name})
-    refused(folder, f"puts tensor 'a' in {name!r}, which is not the name of a file beside it")
+    refused(folder, f"puts tensor 'a' in {name!r}, which is no name of a file in its folder")
 
 
 def test_index_without_a_map(folder):
@@ -139,7 +139,7 @@ def test_truncated_shard(folder):
     paths = shards(folder, [["a", "b"], ["c"]])
     whole = paths[0].read_bytes()
     paths[0].write_bytes(whole[:-3])
-    refused(folder, f"{paths[0]} is cut short: its header says {len(whole)} bytes, the file has {len(whole) - 3}")
+    refused(folder, f"{paths[0]} is cut short: its header needs {len(whole)} bytes, the file has {len(whole) - 3}")
 
 
 def test_order_is_the_reference_converter_s(shared):

@@ -118,7 +118,7 @@ def serving(monkeypatch: pytest.MonkeyPatch, **behaviour: Any) -> Iterator[str]:
 LIES = {
     "another range": (other_range, "answers otherwise than asked"),
     "a shorter range": (shorter_range, "answers otherwise than asked"),
-    "a range of a larger file": (other_file, "the listing says"),
+    "a range of a larger file": (other_file, "the listing has"),
     "a part without its range": (no_range, "answers otherwise than asked"),
     "a range that is none": (odd_range, "answers otherwise than asked"),
     "a compressed part": (packed, "in the encoding 'gzip'"),
@@ -157,11 +157,11 @@ ANSWERS: dict[str, tuple[str, str, str]] = {
     "an object as listing": ("/tree/", '{"error": "no"}', "a path, its type and a size were expected"),
     "a list of texts": ("/tree/", '["config.json"]', "a path, its type and a size were expected"),
     "an entry without a path": ("/tree/", '[{"type": "file", "size": 3}]', "a path, its type and a size were expected"),
-    "no JSON": ("/tree/", "<html>", "does not answer as the hub does"),
-    "deep JSON": ("/tree/", "[" * 5000 + "]" * 5000, "does not answer as the hub does"),
-    "a commit that is a number": ("austen-4m", '{"id": "x", "sha": 7}', "does not say which commit"),
-    "a commit that is a path": ("austen-4m", '{"id": "x", "sha": "../../other"}', "does not say which commit"),
-    "a list as model": ("austen-4m", "[]", "does not say which commit"),
+    "no JSON": ("/tree/", "<html>", "does not answer like the hub"),
+    "deep JSON": ("/tree/", "[" * 5000 + "]" * 5000, "does not answer like the hub"),
+    "a commit that is a number": ("austen-4m", '{"id": "x", "sha": 7}', "does not give its commit"),
+    "a commit that is a path": ("austen-4m", '{"id": "x", "sha": "../../other"}', "does not give its commit"),
+    "a list as model": ("austen-4m", "[]", "does not give its commit"),
 }
 
 

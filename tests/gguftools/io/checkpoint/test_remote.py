@@ -103,7 +103,7 @@ def test_a_dead_server_is_given_up(hub, monkeypatch):
     hub.down_after = 2 << 20
     with pytest.raises(FileError, match=r"model.safetensors cannot be read on from byte \d+: .") as caught:
         read_all()
-    assert "--resume" in caught.value.hint
+    assert "`resume`" in caught.value.hint
     assert isinstance(caught.value.__cause__, OSError)
 
 

@@ -54,7 +54,7 @@ HOSTILE = {
     "overlap": (store({"a": tensor(), "b": tensor(4, 12)}, bytes(12)), "begins at 4 and overlaps 'a', which ends at 8"),
     "gap": (store({"a": tensor(), "b": tensor(12, 20)}, bytes(20)), "'b' begins at 12 and leaves a gap after 'a'"),
     "late": (store({"a": tensor(8, 16)}, bytes(16)), "'a' begins at 8 and leaves a gap after the header"),
-    "cut": (store({"a": tensor()}, bytes(5)), "is cut short: its header says 77 bytes, the file has 74"),
+    "cut": (store({"a": tensor()}, bytes(5)), "is cut short: its header needs 77 bytes, the file has 74"),
     "after": (store({"a": tensor()}, bytes(9)), "has 1 bytes after the last tensor"),
 }
 

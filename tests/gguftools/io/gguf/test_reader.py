@@ -327,10 +327,10 @@ def test_any_shard_opens_the_set(tmp_path):
 
 def test_inconsistent_split_sets(tmp_path):
     paths = shards(tmp_path, **{"split.no": 2})
-    with pytest.raises(FileError, match=r"m-00002-of-00003\.gguf should be shard 1 of 3 .*; it says 2 of 3"):
+    with pytest.raises(FileError, match=r"m-00002-of-00003\.gguf should be shard 1 of 3 .*; its metadata has 2 of 3"):
         open_gguf(paths[0])
     paths = shards(tmp_path, **{"split.count": 4})
-    with pytest.raises(FileError, match="it says 1 of 4"):
+    with pytest.raises(FileError, match="its metadata has 1 of 4"):
         open_gguf(paths[0])
     paths = shards(tmp_path)
     write_tensors(paths[2], {"t0": ("F32", (8,), bytes(32))}, open_gguf(paths[2], join=False).metadata)
@@ -340,7 +340,7 @@ def test_inconsistent_split_sets(tmp_path):
     with pytest.raises(FileError, match="claims 3 tensors in all shards, which hold 2"):
         open_gguf(paths[0])
     paths[1].unlink()
-    with pytest.raises(FileError, match=r"is one of 3 shards, 1 of which are not beside it: m-00002-of-00003"):
+    with pytest.raises(FileError, match=r"is one of 3 shards, 1 of which are missing in its folder: m-00002-of-00003"):
         open_gguf(paths[2])
     paths[0].rename(tmp_path / "renamed.gguf")
     with pytest.raises(FileError, match=r"its name does not end in -00001-of-00003\.gguf"):

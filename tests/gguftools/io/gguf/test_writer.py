@@ -287,7 +287,7 @@ def test_close_waits_for_writes_that_have_begun(tmp_path, monkeypatch):
 
     def slow(fd, piece, offset):
         started.set()
-        assert go.wait(10)
+        assert go.wait(60)
         return real(fd, piece, offset)
 
     real = positioned.write_at
@@ -304,7 +304,7 @@ def test_close_waits_for_writes_that_have_begun(tmp_path, monkeypatch):
         monkeypatch.setattr(positioned, "write_at", slow)
         thread = threading.Thread(target=write, args=(output,))
         thread.start()
-        assert started.wait(10)
+        assert started.wait(60)
         raise RuntimeError
     thread.join()
     assert not failed

@@ -126,7 +126,7 @@ def test_fsspecs_caches_do_not_wait_for_a_block_on_its_way(kind: str) -> None:
 
     def fetch(begin: int, end: int) -> bytes:
         if begin == 0:
-            both_fetch.wait(20)  # BrokenBarrierError where only one thread fetches the block
+            both_fetch.wait(60)  # BrokenBarrierError where only one thread fetches the block
         return bytes(end - begin)
 
     cache = getattr(caching, kind)(1 << 10, fetch, 1 << 14)

@@ -37,16 +37,16 @@ def test_a_files_url_is_the_file():
 
 
 TRICKS = {
-    "s3://b/../other/m.gguf": "has a step such as ..",
-    "s3://b/./m.gguf": "has a step such as ..",
-    "s3://b//m.gguf": "has an empty step",
-    "s3:///m.gguf": "names nothing",
-    "s3://": "names nothing",
+    "s3://b/../other/m.gguf": "contains a step such as ..",
+    "s3://b/./m.gguf": "contains a step such as ..",
+    "s3://b//m.gguf": "contains an empty step",
+    "s3:///m.gguf": "names no object",
+    "s3://": "names no object",
     "s3://b/m\n.gguf": "has control characters",
     "s3://b/m\x1b[31m.gguf": "has control characters",
-    "https://h/%2e%2e/m.gguf": "has a step such as ..",
-    "https://h/a%2fb/m.gguf": "has a step such as ..",
-    "s3://AKIAQ:secret@b/m.gguf": "which are not taken from URLs",
+    "https://h/%2e%2e/m.gguf": "contains a step such as ..",
+    "https://h/a%2fb/m.gguf": "contains a step such as ..",
+    "s3://AKIAQ:secret@b/m.gguf": "these are not read from URLs",
     "s3://b/m.gguf?X-Amz-Signature=secret": "has a query in it",
 }
 

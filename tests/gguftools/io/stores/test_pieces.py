@@ -23,7 +23,7 @@ def original(size: int = 1000, seed: int = 0) -> ByteSource:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "LEAST", LEAST)
+    monkeypatch.setattr(pieces, "MIN_PART", LEAST)
     monkeypatch.setattr(pieces, "MAX_COPIED", 64)
     monkeypatch.setattr(pieces, "STEP", 7)
 
@@ -73,13 +73,13 @@ def test_too_many_parts_are_fewer_and_longer():
     old = original(10_000)
     found = [Piece(old, 20 * i, 6) for i in range(100)]
     assert len(planned(found)) == 100
-    fewer = planned(found, most_parts=40)
+    fewer = planned(found, max_parts=40)
     assert len(fewer) <= 40
     assert sum(part.size for part in fewer) == 600
 
 
 def test_a_huge_range_has_longer_parts():
-    parts = planned([at_hand(b"abcde"), Piece(original(10_000), 0, 10_000)], most_parts=20)
+    parts = planned([at_hand(b"abcde"), Piece(original(10_000), 0, 10_000)], max_parts=20)
     assert len(parts) <= 20
     assert traffic_of(parts).sent == 5
 

@@ -207,7 +207,7 @@ def test_of_a_set_that_is_half_replaced_nothing_opens(bucket, source, tmp_path, 
         return committed
 
     with monkeypatch.context() as patch:
-        for each in (s3_store.S3Upload, generic.FileUpload):
+        for each in (s3_store.Upload, generic.Upload):
             patch.setattr(each, "commit", dying(each.commit))
             patch.setattr(each, "withdraw", lambda self: None)
         with pytest.raises(Killed):

@@ -101,6 +101,18 @@ def test_a_changed_object_is_noticed_at_the_end(memory, large, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_changed_config_is_noticed_at_the_end(memory, tmp_path):
+    folder = ROOT / "examples" / "austen-4m"
+    url = put(folder, "memory://models/austen")
+
+    def change(done, total, tensor):
+        put(folder / "config.json", f"{url}/config.json")
+
+    with pytest.raises(FileError, match=r"memory://models/austen/config\.json was changed while it was read"):
+        convert(url, tmp_path / "x.gguf", "f16", write=WriteOptions(threads=1, progress=change))
+    assert not (tmp_path / "x.gguf").exists()
+
+
 def test_a_store_that_stays_down_is_given_up(s3, small_parts, large, tmp_path):
     put(large, "s3://models/large.gguf")
     with gguftools.open("s3://models/large.gguf") as model:
@@ -261,6 +273,6 @@ def test_tricks_in_an_index_are_refused(s3, tmp_path):
     for name in ("../x.safetensors", "s3://other/x.safetensors", "/etc/x.safetensors"):
         (folder / "model.safetensors.index.json").write_text(f'{{"weight_map": {{"a": "{name}"}}}}')
         url = put(folder, "s3://models/tricky")
-        with pytest.raises(FileError, match="which is not the name of a file beside it") as caught:
+        with pytest.raises(FileError, match="which is no name of a file in its folder") as caught:
             convert(url, tmp_path / "x.gguf")
         assert "s3://models/tricky" in str(caught.value)

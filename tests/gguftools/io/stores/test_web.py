@@ -120,8 +120,8 @@ def test_a_server_without_ranges_is_refused(hub):
 
 
 def test_addresses_of_other_things(hub, tmp_path):
-    with pytest.raises(FileError, match="web servers do not say what is in a folder"):
+    with pytest.raises(FileError, match="web servers do not list folders"):
         convert("https://example.org/model", tmp_path / "x.gguf")
-    with pytest.raises(FileError, match="web servers do not say what is in a folder") as caught:
+    with pytest.raises(FileError, match="web servers do not list folders") as caught:
         convert("https://huggingface.co/org/model", tmp_path / "x.gguf")
     assert "hf://org/model" in caught.value.hint

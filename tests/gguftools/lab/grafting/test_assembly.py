@@ -258,10 +258,10 @@ def test_what_does_not_fit_is_refused(made: Path, tmp_path: Path) -> None:
     refused(OptionError, "is not a regular expression", made, tmp_path, donors=[(austen, "(")])
     refused(OptionError, "an empty pattern", made, tmp_path, donors=[(austen, "")])
     refused(OptionError, "nothing is named", made, tmp_path, donors=[(austen, [])])
-    refused(OptionError, "no layers that predict tokens further", made, tmp_path, donors=[(austen, "mtp")])
-    refused(OptionError, "no layers that predict tokens further", made, tmp_path, drop="mtp")
+    refused(OptionError, "has no MTP layers", made, tmp_path, donors=[(austen, "mtp")])
+    refused(OptionError, "has no MTP layers", made, tmp_path, drop="mtp")
     refused(OptionError, "there is nothing to change", made, tmp_path)
-    refused(ModelError, "would be no model: .*ffn_up.* is missing", made, tmp_path, drop=r"blk\.1\.ffn_up")
+    refused(ModelError, "would not be a valid model: .*ffn_up.* is missing", made, tmp_path, drop=r"blk\.1\.ffn_up")
     refused(OptionError, "no program loads a model without", made, tmp_path, drop="key:block_count")
     refused(ModelError, "has no experts to drop", made, tmp_path, drop_experts=1, text=TEXT)
     refused(FileError, "there is no file|cannot be read", made, tmp_path, drop_layers=[1], measure=tmp_path / "absent")
@@ -271,7 +271,7 @@ def test_force_writes_what_does_not_fit(made: Path, tmp_path: Path) -> None:
     report = gguftools.graft(
         made / "austen.gguf", tmp_path / "out.gguf", drop=r"blk\.1\.ffn_up", options=GraftOptions(force=True)
     )
-    assert any("would be no model" in text for text in report.warnings)
+    assert any("would not be a valid model" in text for text in report.warnings)
     assert "blk.1.ffn_up.weight" not in open_gguf(tmp_path / "out.gguf").tensors
 
 

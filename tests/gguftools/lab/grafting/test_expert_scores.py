@@ -11,7 +11,7 @@ import gguftools
 from gguftools.lab.grafting.expert_scores import expert_scores
 from gguftools.measurement.text_tokens import tokens_of
 from quants.errors import ModelError, OptionError
-from runtime.model import Model as RunningModel
+from runtime.model import RunningModel
 from tests.archs import checkpoints
 
 from ....conftest import ROOT

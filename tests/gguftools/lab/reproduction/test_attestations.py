@@ -13,10 +13,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from gguftools import attest, convert, quantize, verify_attestation
-from gguftools.__main__ import build_app
+from gguftools import Provenance, attest, convert, quantize, verify_attestation
 from gguftools.io.gguf.reader import open_gguf
 from gguftools.lab.reproduction.attestations import PREDICATE, STATEMENT
 from gguftools.provenance.manifest import manifest_path
@@ -25,6 +23,7 @@ from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, OptionError
 
 from ....conftest import ROOT
+from ...command_line import typed
 
 MODEL = ROOT / "examples" / "austen-4m"
 
@@ -116,7 +115,7 @@ def test_altered_keys_are_told_from_tensors(copy) -> None:
 
 def test_without_a_manifest_what_is_named_is_stated(folder, tmp_path) -> None:
     path = Path(shutil.copy(folder / "q.gguf", tmp_path / "x.gguf"))
-    attest(path, source=folder / "f16.gguf", recipe="Q4_0")
+    attest(path, Provenance(source=folder / "f16.gguf", recipe="Q4_0"))
     found = statement_of(path)
     assert found["predicate"]["parameters"] == {"operation": "quantize", "recipe": {"name": "Q4_0"}}
     assert [each["name"] for each in found["predicate"]["materials"]] == ["f16.gguf"]
@@ -126,10 +125,10 @@ def test_without_a_manifest_what_is_named_is_stated(folder, tmp_path) -> None:
 
 def test_what_a_manifest_says_is_not_overruled(folder, copy, tmp_path) -> None:
     with pytest.raises(OptionError, match="describes how"):
-        attest(copy, recipe="Q8_0", overwrite=True)
+        attest(copy, Provenance(recipe="Q8_0"), overwrite=True)
     with pytest.raises(FileError, match="is not the source"):
-        attest(copy, source=MODEL, overwrite=True)
-    attest(copy, source=folder / "f16.gguf", overwrite=True)
+        attest(copy, Provenance(source=MODEL), overwrite=True)
+    attest(copy, Provenance(source=folder / "f16.gguf"), overwrite=True)
     with pytest.raises(FileError, match="already exists"):
         attest(copy)
 
@@ -229,13 +228,12 @@ def test_signing_that_fails_leaves_nothing_and_tells_no_secret(copy, monkeypatch
 
 
 def test_the_command(copy) -> None:
-    run = CliRunner()
-    done = run.invoke(build_app(), ["attest", str(copy), "--overwrite", "--json"])
-    assert done.exit_code == 0, done.output
+    done = typed("attest", str(copy), "--overwrite", "--json")
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["subjects"].keys() == {"q.gguf"}
-    assert run.invoke(build_app(), ["attest", str(copy), "--verify"]).exit_code == 0
+    assert typed("attest", str(copy), "--verify").returncode == 0
     flip(copy, copy.stat().st_size - 40)
-    done = run.invoke(build_app(), ["attest", str(copy), "--verify", "--json"])
-    assert (done.exit_code, json.loads(done.stdout)["verdict"]) == (1, "wrong")
-    assert run.invoke(build_app(), ["attest", str(copy), "x.json"]).exit_code == 2
-    assert run.invoke(build_app(), ["attest", str(copy), "--verify", "--source", "x"]).exit_code == 2
+    done = typed("attest", str(copy), "--verify", "--json")
+    assert (done.returncode, json.loads(done.stdout)["verdict"]) == (1, "wrong")
+    assert typed("attest", str(copy), "x.json").returncode == 2
+    assert typed("attest", str(copy), "--verify", "--source", "x").returncode == 2

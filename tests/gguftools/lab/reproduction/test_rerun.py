@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import gguftools
 from gguftools import convert, imatrix, quantize, reproduce, set_metadata
-from gguftools.__main__ import build_app
 from gguftools.conversion.options import ConvertOptions
 from gguftools.io.gguf.reader import open_gguf
 from gguftools.io.stores import block_cache, store
@@ -28,6 +26,7 @@ from quants.errors import FileError, GgufToolsError, OptionError
 
 from ....conftest import ROOT
 from ...calls import options_of
+from ...command_line import typed
 from ...elsewhere import Elsewhere
 from ...hub_server import Hub, serving
 from ...tiny_models import metadata_of, write_model
@@ -507,9 +506,8 @@ def test_whatever_a_manifest_says_is_tried_or_refused_in_one_line(small, data) -
 
 
 def test_the_command(folder, tmp_path) -> None:
-    run = CliRunner()
-    done = run.invoke(build_app(), ["reproduce", str(folder / "plain.gguf"), "--json"])
-    assert done.exit_code == 0, done.output
+    done = typed("reproduce", str(folder / "plain.gguf"), "--json")
+    assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert (said["verdict"], len(said["tensors"]), said["manifest"]) == (
         "ok",
@@ -517,6 +515,6 @@ def test_the_command(folder, tmp_path) -> None:
         str(manifest_path(folder / "plain.gguf")),
     )
     path = altered(folder / "plain.gguf", tmp_path / "x.gguf", (folder / "plain.gguf").stat().st_size - 40)
-    done = run.invoke(build_app(), ["reproduce", str(path), "--source", str(folder / "austen-F16.gguf")])
-    assert done.exit_code == 1
-    assert "altered since it was written" in done.output
+    done = typed("reproduce", str(path), "--source", str(folder / "austen-F16.gguf"))
+    assert done.returncode == 1
+    assert "altered since it was written" in done.stdout

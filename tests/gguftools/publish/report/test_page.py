@@ -142,7 +142,7 @@ def test_a_page_that_could_not_be_written_is_known_before(tmp_path):
         check_html_target(target)
     with pytest.raises(OptionError, match="is read, so it cannot be written") as caught:
         check_html_target(target, overwrite=True, reads=[target])
-    assert caught.value.hint == "name another output with --html"
+    assert caught.value.hint == "name another `html`"
 
 
 def test_passages_say_where_they_are():

@@ -1,4 +1,4 @@
-"""Read stored bases (see `bases`): validate them, and find the output matrix that their states need."""
+"""Read stored bases (see `base`): validate them, and find the output matrix that their states need."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from runtime.evaluation.windows import Window
 from runtime.head import Output
 from runtime.products.precision import precision_named
 
-from ..io.gguf.reader import GgufFile, open_gguf
-from ..models.model import Model, opened
-from .bases import GENERAL_TYPE, PREFIX, VERSION, SavedBase, matrix_digest, text_digest
+from ...io.gguf.reader import GgufFile, open_gguf
+from ...models.model import Model, opened
+from .base import GENERAL_TYPE, PREFIX, VERSION, SavedBase, matrix_digest, text_digest
 
 OUTPUT_MATRICES = ("output.weight", "token_embd.weight")  # the names of output matrices
 
@@ -191,8 +191,8 @@ def _matrix(
         except FileError:
             if number >= len(places) - len(others):
                 raise
-            continue  # what has the name now is not what had it then
+            continue  # another file has this name now
         if matrix is not None:
             return matrix
     problem = f"{key.path} needs the output matrix of {recorded}, which is not there or was changed"
-    raise FileError(problem, "name a file that has it with --base-model")
+    raise FileError(problem, "name a file that has it with `base_model`")

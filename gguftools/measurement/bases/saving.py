@@ -11,20 +11,20 @@ import numpy as np
 from quants.arguments import thread_count
 from quants.errors import OptionError
 
-from ..io.atomic import InputFiles, output_path
-from ..models.model import Model
-from ..writing.resume import remove_partial
-from .corpus import Corpus, tokens_in
-from .options import DivergenceOptions
-from .progress_record import ProgressRecord, check_apart
+from ...io.atomic import InputFiles, output_path
+from ...models.model import Model
+from ...writing.resume import remove_partial
+from ..corpus import Corpus, tokens_in
+from ..options import DivergenceOptions
+from ..progress_record import ProgressRecord, check_apart
 
 if TYPE_CHECKING:
     from runtime.evaluation.divergence import Base, Rows, Save
     from runtime.products.precision import Precision
 
-    from ..io.locks import State
+    from ...io.locks import State
 
-OWN_FORM = ".gguf"  # how names of bases of our own end
+OWN_FORM = ".gguf"  # suffix of bases in our format
 
 
 class Writer(Protocol):
@@ -106,16 +106,16 @@ def base_writer(
     from runtime.evaluation.divergence import RunningLogits
     from runtime.evaluation.stored_logits import StoredLayout
 
-    from .base_writing import saved_base
-    from .bases import Run, vocabulary_digest
-    from .llama_cpp_bases import LlamaCppRun, saved_llama_cpp_base
+    from .base import Run, vocabulary_digest
+    from .llama_cpp import LlamaCppRun, saved_llama_cpp_base
+    from .writing import saved_base
 
     if kept is not None and kept.is_output(saving.target):
         remove_partial(saving.target)
         yield None
         return
     model, corpus, base = run.model, run.corpus, run.base
-    reads = replace(reads, option="--save-base")
+    reads = replace(reads, parameter="save_base")
     how: Any = {"resume": kept is not None, "overwrite": saving.overwrite, "reads": reads}
     if saving.own_form and isinstance(base, RunningLogits):
         path = str(model.path.absolute()) if model.files else str(model.path)

@@ -1,4 +1,4 @@
-"""Write bases (see `bases`): rows of windows as they are measured, in a file that another run can resume."""
+"""Write bases (see `base`): rows of windows as they are measured, in a file that another run can resume."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -16,11 +16,11 @@ from runtime.evaluation.divergence import Rows
 from runtime.evaluation.stored_states import Likeliest, likeliest
 from runtime.head import LazyLogits
 
-from ..io.atomic import NOTHING, InputFiles
-from ..io.gguf.writer import TensorInfo, plan_file
-from ..io.locks import State
-from ..writing.resume import PartialGguf, fingerprint, partial_path, resumable_gguf
-from .bases import GENERAL_TYPE, HASHED_AT_ONCE, PREFIX, VERSION, Run, matrix_digest, text_digest
+from ...io.atomic import NOTHING, InputFiles
+from ...io.gguf.writer import TensorInfo, plan_file
+from ...io.locks import State
+from ...writing.resume import PartialGguf, fingerprint, partial_path, resumable_gguf
+from .base import GENERAL_TYPE, HASHED_AT_ONCE, PREFIX, VERSION, Run, matrix_digest, text_digest
 
 Fixed = dict[str, NDArray[Any]]
 

@@ -22,10 +22,10 @@ from runtime.evaluation.divergence import Rows
 from runtime.evaluation.stored_logits import MAGIC, StoredLayout, StoredLogits, encode_rows, stored_logits
 from runtime.head import LazyLogits
 
-from ..io.atomic import NOTHING, InputFiles, explained, write_at
-from ..io.locks import State, state_of
-from ..io.unfinished import Unfinished
-from ..writing.resume import KEY, fingerprint, partial_path, resumable
+from ...io.atomic import NOTHING, InputFiles, explained, write_at
+from ...io.locks import State, state_of
+from ...io.unfinished import Unfinished
+from ...writing.resume import KEY, fingerprint, partial_path, resumable
 
 
 def is_llama_cpp_base(path: Path) -> bool:

@@ -18,8 +18,8 @@ from gguftools.writing.resume import journal_path, partial_path
 from quants.errors import FileError, OptionError
 from runtime.evaluation.stored_logits import encode_rows
 
-from ...conftest import ROOT
-from ..command_line import typed
+from ....conftest import ROOT
+from ...command_line import typed
 
 TEXT = ROOT / "examples" / "persuasion.txt"
 CHOSEN = {"text": {"a": TEXT, "b": TEXT}, "n_ctx": 128, "chunks": 3}
@@ -229,7 +229,7 @@ def test_a_base_in_llama_cpps_form_goes_on_at_its_window(files, tmp_path, monkey
         encoded.append(len(logits))
         return encode_rows(logits, threads)
 
-    monkeypatch.setattr("gguftools.measurement.llama_cpp_bases.encode_rows", encode)
+    monkeypatch.setattr("gguftools.measurement.bases.llama_cpp.encode_rows", encode)
     divergence(files["F16"], progress=lambda number, *_: told.append(number), **given)
     assert told == [0, 1, 2, 3, 4, 5, 6]
     assert encoded == [63, 63, 63]  # the damaged one and the last two

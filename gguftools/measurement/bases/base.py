@@ -32,12 +32,12 @@ from runtime.evaluation.windows import Window
 from runtime.head import Output
 from runtime.products.precision import Precision
 
-from ..io.gguf.writer import encode_header
+from ...io.gguf.writer import encode_header
 
 GENERAL_TYPE, VERSION = "logits-base", 1
 PREFIX = "logits_base."
 HASHED_AT_ONCE = 1 << 24  # bytes
-INPUTS = ("tokenizer.ggml.model", "tokenizer.ggml.tokens")  # of which tokenizers have to be the same
+INPUTS = ("tokenizer.ggml.model", "tokenizer.ggml.tokens")  # keys that must be equal for tokenizers to be equal
 
 
 @dataclass(frozen=True)

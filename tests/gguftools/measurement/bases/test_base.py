@@ -11,9 +11,9 @@ import gguftools
 from archs.metadata import Metadata
 from gguftools.conversion.convert import convert
 from gguftools.io.gguf.reader import open_gguf
-from gguftools.measurement.base_reading import open_base
-from gguftools.measurement.base_writing import saved_base
-from gguftools.measurement.bases import Run, is_base, vocabulary_digest
+from gguftools.measurement.bases.base import Run, is_base, vocabulary_digest
+from gguftools.measurement.bases.reading import open_base
+from gguftools.measurement.bases.writing import saved_base
 from gguftools.measurement.texts import NamedText, windows_of
 from gguftools.writing.resume import partial_path
 from quants import from_array
@@ -22,10 +22,10 @@ from runtime.evaluation.divergence import KL, RunningLogits, divergence
 from runtime.evaluation.stored_states import likeliest
 from runtime.evaluation.windows import Window
 from runtime.head import Output, output_of
-from runtime.model import Model as RunningModel
+from runtime.model import RunningModel
 
-from ...conftest import ROOT
-from ..command_line import typed
+from ....conftest import ROOT
+from ...command_line import typed
 
 TEXT = ROOT / "examples" / "persuasion.txt"
 
@@ -99,8 +99,8 @@ def test_the_matrix_is_found_by_its_digest(measured, files, tmp_path):
     live = write(tmp_path / "base.gguf", (windows, measured[1], other, gone))
     with pytest.raises(FileError, match=r"needs the output matrix of .*gone.gguf") as caught:
         open_base(tmp_path / "base.gguf", others=[files["Q4_0"]])
-    assert "--base-model" in str(caught.value.hint)
-    with pytest.raises(FileError, match="has not the output matrix"):
+    assert "`base_model`" in str(caught.value.hint)
+    with pytest.raises(FileError, match="does not have the output matrix"):
         open_base(tmp_path / "base.gguf", base_model=files["Q4_0"])
     copy.write_bytes(files["F16"].read_bytes())
     for given in ({"others": [files["Q4_0"], copy]}, {"base_model": copy}):
