@@ -6,9 +6,9 @@ import torch
 
 from archs.families.hrm import is_low
 
-from .. import hrm
 from ..graph import operations as op
 from ..graph import stream_operations as streams
+from ..graph.extended_text import FIRST_STATE
 from ..layer import Layer
 from .activations import ACTIVATIONS
 from .context import DeviceContext, rms_norm
@@ -103,7 +103,7 @@ def _add_to_others(context: DeviceContext, o: streams.AddToOthers, read: Values)
 
 @computes(op.BeginHrmCycles)
 def _begin_cycles(context: DeviceContext, o: op.BeginHrmCycles, read: Values) -> torch.Tensor:
-    x, beginning = read(o.x), context.weights.need_array(context.forward.global_tensors, hrm.BEGINNING)
+    x, beginning = read(o.x), context.weights.need_array(context.forward.global_tensors, FIRST_STATE)
     return torch.cat((x + beginning.reshape(-1), x), dim=1)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from runtime import decoder
 from runtime.embedding import embed
-from runtime.model import Model
+from runtime.model import RunningModel
 from tests import absent_keys
 
 pytestmark = pytest.mark.device
@@ -19,13 +19,13 @@ CHAOTIC = {"gemma3n": 2e-2}  # its copies amplify the last bits of random weight
 LONG_TEXTS_DIFFER = {"phi3-longrope"}  # a text's length decides how it is rotated
 
 
-def model_of(name: str) -> Model:
+def model_of(name: str) -> RunningModel:
     description = DESCRIPTIONS[name]
     case = absent_keys.cases()[name][0]
-    return Model(description.metadata(case), absent_keys.tensors(description), threads=2, precision="exact")
+    return RunningModel(description.metadata(case), absent_keys.tensors(description), threads=2, precision="exact")
 
 
-def on_torch(name: str) -> Model:
+def on_torch(name: str) -> RunningModel:
     from runtime.device.torch_device import torch_device
 
     model = model_of(name)
@@ -76,7 +76,7 @@ def test_streaming_is_the_same(name: str, memory: int | None) -> None:
         np.testing.assert_array_equal(result, decoder.decode(*_begun(model, ids)))
 
 
-def _begun(model: Model, ids: Any) -> tuple[Any, Any]:
+def _begun(model: RunningModel, ids: Any) -> tuple[Any, Any]:
     forward = model.new_pass(*ids.shape)
     forward.tokens = ids.reshape(-1)
     return forward, embed(forward, forward.tokens)
