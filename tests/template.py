@@ -7,6 +7,7 @@ For each connection a process waits for one that becomes the command; so many ma
 """
 
 import atexit
+import contextlib
 import gc
 import importlib
 import json
@@ -40,14 +41,13 @@ IMPORTED = (
     "gguftools.inspection.audits",
     "gguftools.inspection.validation",
     "gguftools.metadata.edit",
-    "pydantic.type_adapter",
     "runtime.batched_generation",
     "runtime.evaluation.perplexity",
     "runtime.generation",
     "runtime.model",
-    "threadpoolctl",
     "tokenizers",
 )
+IMPORTED_IF_INSTALLED = ("pydantic.type_adapter", "threadpoolctl")  # by some versions of our dependencies
 HELLO = 300.0  # seconds that it may take to start
 
 
@@ -58,6 +58,9 @@ def _prepare() -> None:
     startup.keep_numba_from_scipy()
     for module in IMPORTED:
         importlib.import_module(module)
+    for module in IMPORTED_IF_INSTALLED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
     from archs.plans.mmproj import all_encoders
     from archs.registry import architectures
     from quants.compilation import Codec

@@ -26,7 +26,7 @@ class GenerationReport:
     tokens: ids that were generated, with the one that ended the text. prompt_tokens: number of tokens of the prompt.
     stop_reason: "end", "stop" (a stop text, `stopped_by`), "length", "context" or "interrupted". Times are in seconds,
     speeds in tokens a second, cache_bytes is of the KV cache. logprobs, prompt_logprobs: if asked for, of each token.
-    speculation: cycles, drafted, accepted: numbers of passes and tokens, with a draft alone.
+    speculation: cycles, drafted, accepted: numbers of passes and tokens, only with a draft.
     """
 
     file: Path
@@ -45,7 +45,7 @@ class GenerationReport:
     prompt_logprobs: list[dict[str, Any] | None] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data, without log-probabilities that nobody asked for."""
+        """Return plain data, without log-probabilities unless they were asked for."""
         data = asdict(self) | {"file": str(self.file)}
         counts = data.pop("speculation")
         logprobs = {name: data.pop(name) for name in ("logprobs", "prompt_logprobs")}
