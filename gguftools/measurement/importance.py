@@ -19,6 +19,7 @@ from quants.errors import GgufToolsError, ModelError, OptionError
 from runtime.arrays import Ids
 
 from ..io.atomic import NOTHING, check_target, output_path
+from ..models.devices import running_on
 from ..models.model import Model, opened
 from ..quantization.imatrix import Entry, ImportanceMatrix, write_imatrix
 from ..writing.executors import leaves_process
@@ -92,7 +93,6 @@ def imatrix(
     progress(windows done, of how many, 0.0), first with 0. Raises FileError, also for a model that is changed while it
     is measured, OptionError (a text that is too short), ModelError, VocabularyError.
     """
-    from runtime.model import RunningModel
     from runtime.products.precision import precision_named
 
     options = options or ImatrixOptions()
@@ -102,7 +102,7 @@ def imatrix(
     target = _target(output, options, reads)
     chosen = precision_named(options.precision)
     texts = [_read(model, file, n_ctx, chunks, options) for file in files]
-    net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
+    net = running_on(options.device, model.metadata, model.tensors, threads=threads, precision=chosen)
     layers = len(net.next_tokens.layers) if options.nextn else 0  # refuses a model without MTP layers at once
     which = _Measured(net, options.with_output, options.nextn)
     away = options.executor if leaves_process(options.executor) else None
