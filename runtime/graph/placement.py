@@ -29,6 +29,11 @@ class Segment:
         return tuple(each for each in self.tensors if not (self.streams_experts and len(each.shape) == 3))
 
     @property
+    def alone(self) -> tuple[Tensor, ...]:
+        """Return the stacked weights that are moved one matrix at a time."""
+        return tuple(each for each in self.tensors if self.streams_experts and len(each.shape) == 3)
+
+    @property
     def nbytes(self) -> int:
         return sum(map(bytes_on_device, self.whole))
 
