@@ -139,7 +139,13 @@ class Network:
 
 
 class Device(Protocol):
-    """What computes passes elsewhere than in numpy: see `runtime.device`."""
+    """What computes passes elsewhere than in numpy: see `runtime.device`. title: its name for people."""
+
+    title: str
+
+    def products(self, precision: Precision) -> str:
+        """Return in words how products of matrices are computed."""
+        ...
 
     def run(self, graph: Any, forward: "ForwardContext", x: Floats, hooks: Any = None) -> Floats:
         """Return the graph's result for the input x (tokens, width)."""

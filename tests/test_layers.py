@@ -40,6 +40,7 @@ ORDER = (
     "runtime.sampling",
     "runtime runtime.products runtime.mixers",
     "runtime.graph",
+    "runtime.device",
     "runtime.evaluation runtime.decoder runtime.model runtime.mtp runtime.layerwise "
     "runtime.evaluation.joint_decision runtime.evaluation.option_scores "
     "runtime.encoder_decoder runtime.audio_codec runtime.node_values runtime.evaluation.pooling runtime.prefill "

@@ -95,6 +95,8 @@ BY_NAME = {
     "cache_type": "TYPE",
     "prune_layers": "LAYERS",
     "donors": "DONOR PATTERN…",
+    "device": "DEVICE",
+    "device_memory": "SIZE",
     "drop": "PATTERN",
     "drop_experts": "EXPERTS",
     "drop_layers": "LAYERS",

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from quants import Tensor
 from quants.arguments import PathLike
 from quants.errors import OptionError
 
+from ..models.devices import name_of_device, running_on
 from ..models.model import Model, opened
 from ..writing.report import Report
 from .options import PerplexityOptions
@@ -20,6 +21,7 @@ from .sizes import bits_per_weight, size_bytes
 from .texts import NamedText, Texts, TextWindows, texts_named, windows_of
 
 if TYPE_CHECKING:
+    from runtime.arrays import Ids
     from runtime.evaluation.perplexity import Perplexity, Windows
     from runtime.model import RunningModel
 
@@ -49,7 +51,7 @@ class PerplexityReport(Report):
     tokens_per_second: of the windows' tokens; compile_seconds: time before that to compile kernels. skipped: the share
     of neurons that the file's predictor skipped, None without `sparse`; dense_perplexity: with all neurons, None if
     that was not measured. precision: as requested; products: what products of many rows were computed in. profile:
-    seconds of each type of operation, None without `profile`.
+    seconds of each type of operation, None without `profile`. device: the device's name, "" for the processor.
     """
 
     file: str
@@ -68,6 +70,7 @@ class PerplexityReport(Report):
     texts: list[TextPerplexity] = field(default_factory=list)
     size_bytes: int = 0
     bits_per_weight: float = 0.0
+    device: str = ""
 
 
 def perplexity(
@@ -88,7 +91,6 @@ def perplexity(
     model that is changed while it is measured, OptionError (a text that is too short), ModelError, VocabularyError.
     """
     from runtime.evaluation.perplexity import windows
-    from runtime.model import RunningModel
     from runtime.products.precision import precision_named, products
     from runtime.profile import Profile
 
@@ -96,7 +98,8 @@ def perplexity(
     model, texts = opened(source), _plain_texts(text)
     read = [windows_of(model, each, n_ctx, chunks=chunks, stride=options.stride) for each in texts]
     chosen = precision_named(options.precision)
-    net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
+    _check_for_device(options)
+    net = running_on(options.device, model.metadata, model.tensors, threads=threads, precision=chosen)
     if options.sparse:
         net.check_predictor()  # before anything is compiled
     plans = [windows(len(each.tokens), n_ctx, chunks=chunks, stride=options.stride) for each in read]
@@ -124,12 +127,19 @@ def perplexity(
         None if sparsity is None else sparsity.skipped,
         dense,
         chosen,
-        products(chosen),
+        products(chosen) if net.device is None else net.device.products(chosen),
         net.profile.seconds if net.profile else None,
         list(map(_of_text, texts, by_text)),
         size_bytes(model),
         bits_per_weight(model),
+        name_of_device(net),
     )
+
+
+def _check_for_device(options: PerplexityOptions) -> None:
+    for given, what in ((options.sparse, "sparse"), (options.profile, "profile")):
+        if given and options.device is not None:
+            raise OptionError(f"{what} is for models that the processor computes", "leave the device out")
 
 
 def _plain_texts(given: Texts) -> list[NamedText]:
@@ -148,7 +158,12 @@ def _of_text(text: NamedText, result: "Perplexity") -> TextPerplexity:
 
 
 def _compiled(net: "RunningModel", read: Sequence[TextWindows], n_ctx: int) -> float:
-    """Run a few tokens, so that every kernel is compiled or loaded; return the seconds that took."""
+    """Run a few tokens, so that every kernel is compiled or loaded; return the seconds that took.
+
+    A device was tested with some tokens already.
+    """
+    if net.device is not None:
+        return 0.0
     start, few = time.perf_counter(), read[0].tokens[: min(n_ctx, 128)]
     half = len(few) // 2
     net.lazy_logits(few, half).losses(np.asarray(few[: len(few) - half], np.int64))
@@ -175,6 +190,8 @@ class _Evaluation:
     def __call__(self) -> "tuple[Perplexity, list[Perplexity]]":
         from runtime.evaluation.perplexity import perplexities
 
+        if self.net.device is not None:
+            self.net.prepare(self._passes())
         return perplexities(
             [each.tokens for each in self.texts],
             self.net.lazy_logits,
@@ -183,6 +200,12 @@ class _Evaluation:
             batch=self.batch,
             progress=self.progress,
         )
+
+    def _passes(self) -> "Iterator[tuple[Ids, int]]":
+        """Yield what `perplexities` asks the model for."""
+        for text, plan in zip(self.texts, self.plans, strict=True):
+            for inputs, _ in plan.batches(text.tokens, self.texts[0].bos, self.batch):
+                yield inputs if self.batch > 1 else inputs[0], plan.first
 
 
 def tokens_at_once(model: Model) -> int:

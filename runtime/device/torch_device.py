@@ -12,6 +12,7 @@ from ..graph.builder import Graph
 from ..graph.placement import WEIGHTS_SHARE, bytes_on_device
 from ..head import LazyLogits, Output
 from ..layer import ForwardContext
+from ..products.precision import Precision
 from .executor import Hook, run
 from .logits import DeviceLogits
 from .streaming import stream
@@ -21,11 +22,17 @@ from .weights import Weights
 class TorchDevice:
     """Where the passes of one model are computed.
 
-    name: torch's, such as "cuda:0". memory: bytes for weights; None for no limit.
+    title: its name for people, such as "cuda:0 (NVIDIA H200)". memory: bytes for weights; None for no limit. fast: let
+    products of matrices be TF32 where a pass does not ask for exact ones.
     """
 
-    def __init__(self, device: torch.device, memory: int | None = None) -> None:
-        self.device, self.name, self.memory, self.weights = device, str(device), memory, Weights(device)
+    def __init__(self, device: torch.device, memory: int | None = None, fast: bool = False) -> None:
+        self.device, self.memory, self.fast, self.weights = device, memory, fast, Weights(device)
+        self.title = _title(device)
+
+    def products(self, precision: Precision) -> str:
+        """Return in words how products of matrices are computed."""
+        return "TF32" if self.fast and precision != "exact" and self.device.type == "cuda" else "float32"
 
     def streams(self, tensors: Iterable[Tensor]) -> bool:
         """Return whether these weights do not fit, so that texts go through the model layer by layer."""
@@ -55,20 +62,30 @@ def available() -> list[str]:
     return [*names, "cpu"]
 
 
-def torch_device(name: str, memory: int | None = None) -> TorchDevice:
-    """Return a device by name: "auto" (the first of `available`), "cpu", "cuda", "cuda:N", "mps" or "xpu".
+def torch_device(name: str, memory: int | None = None, *, fast: bool = False, models: int = 1) -> TorchDevice | None:
+    """Return a device by name: "cpu", "cuda", "cuda:N", "mps", "xpu" or "xpu:N"; for "auto" the first GPU, or None.
 
-    memory: bytes for weights; None for most of what is free, on the processor for no limit.
-
-    Raises OptionError for one that this machine does not have.
+    memory: bytes for weights; None for most of what is free, on the processor for no limit. fast: as of `TorchDevice`.
+    models: how many share the memory. Raises OptionError for a device that this machine does not have.
     """
     names = available()
+    if name == "auto" and names == ["cpu"]:
+        return None
     wanted = names[0] if name == "auto" else f"{name}:0" if name in ("cuda", "xpu") else name
     if wanted not in names:
         raise OptionError(f"torch finds no device {name!r} here", hint=f"there are: {', '.join(names)}")
     _use_exact_float32()
     device = torch.device(wanted)
-    return TorchDevice(device, _free_memory(device) if memory is None else memory)
+    memory = _free_memory(device) if memory is None else memory
+    return TorchDevice(device, None if memory is None else memory // models, fast)
+
+
+def _title(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    if device.type == "xpu":
+        return f"{device} ({torch.xpu.get_device_name(device)})"
+    return "torch on the processor" if device.type == "cpu" else str(device)
 
 
 def _free_memory(device: torch.device) -> int | None:

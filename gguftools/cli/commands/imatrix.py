@@ -8,12 +8,16 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from ..device_options import DEVICE_PANEL, DeviceChoice
+
 EXAMPLES = (
     "gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf",
     "gguftools imatrix model.gguf -f prose.txt -f code.txt -o imatrix.gguf --resume",
 )
 GROUP = "Make"
-PANELS = {"Expert options": ("skip_chunks", "parse_special", "process_output", "nextn", "precision", "save_every")}
+PANELS = DEVICE_PANEL | {
+    "Expert options": ("skip_chunks", "parse_special", "process_output", "nextn", "precision", "save_every")
+}
 
 
 def imatrix(
@@ -33,6 +37,8 @@ def imatrix(
     threads: int | None = None,
     workers: int | None = None,
     scheduler: str | None = None,
+    *,
+    where: DeviceChoice,
     json: bool = False,
 ) -> None:
     from ...measurement.importance import imatrix
@@ -63,6 +69,7 @@ def imatrix(
                 resume=resume,
                 overwrite=overwrite,
                 executor=executor,
+                device=where.chosen(),
             ),
             progress=progress,
         )

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
+from ..device_options import DEVICE_PANEL, DeviceChoice
+
 if TYPE_CHECKING:
     from ...measurement.perplexities import FailedFile, PerplexityTable
     from ...measurement.perplexity import PerplexityReport
@@ -25,7 +27,9 @@ EXAMPLES = (
 )
 GROUP = "Measure"
 TEXTS = (".txt", ".md", ".text", ".raw", ".jsonl", ".html", ".py")  # suffixes of texts
-PANELS = {"Expert options": ("stride", "round_activations", "sparse", "no_dense", "precision", "profile")}
+PANELS = DEVICE_PANEL | {
+    "Expert options": ("stride", "round_activations", "sparse", "no_dense", "precision", "profile")
+}
 
 
 def perplexity(
@@ -41,6 +45,8 @@ def perplexity(
     precision: str = "float32",
     profile: Annotated[bool, "Show the time of each kind of operation."] = False,
     running: Annotated[bool, "Print the value after every chunk."] = False,
+    *,
+    where: DeviceChoice,
     json: bool = False,
 ) -> None:
     from ...measurement.options import PerplexityOptions
@@ -55,7 +61,7 @@ def perplexity(
     named = named_texts(texts)
     sources, unopened = _opened(models, threads, ctx)
     chosen = "llama.cpp" if round_activations else precision
-    options = PerplexityOptions(stride, chosen, sparse, not no_dense, profile)
+    options = PerplexityOptions(stride, chosen, sparse, not no_dense, profile, where.chosen())
     what = models[0].name if len(models) == 1 else f"{len(models)} files"
     shown: AbstractContextManager[StepProgress] = window_progress(f"measure {what}", "PPL")
     if running:
