@@ -49,6 +49,7 @@ class Shape:
 
 SHAPES = {
     "small": Shape("llama", 256, 768, 4, 4, 2, 2048, head_width=64),
+    "small-experts": Shape("qwen3moe", 256, 512, 4, 4, 2, 2048, head_width=64, head_norms=True, experts=(16, 4, 256)),
     "llama-3.1-8b": Shape("llama", 4096, 14336, 32, 32, 8, 128256),
     "qwen3-32b": Shape("qwen3", 5120, 25600, 64, 64, 8, 151936, head_norms=True),
     "llama-3-70b": Shape("llama", 8192, 28672, 80, 64, 8, 128256),

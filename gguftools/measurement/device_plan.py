@@ -85,14 +85,15 @@ class CardPlan:
     """What one card does.
 
     placement: "resident", "layers" (streamed) or "experts" (streamed, stacked weights one matrix at a time).
-    moved_bytes: to and from the card. memory_bytes: of the card at most. seconds: by part: "products", "memory" (what
-    the card reads and writes), "transfer", "disk", "decoding". total: seconds. limit: the part that decides it. fits:
-    whether memory_bytes are there.
+    moved_bytes: to and from the card. weight_bytes: on the card at once; memory_bytes: of all at most. seconds: by
+    part: "products", "memory" (what the card reads and writes), "transfer", "disk", "decoding". total: seconds. limit:
+    the part that decides it. fits: whether memory_bytes are there.
     """
 
     card: str
     placement: str
     moved_bytes: int
+    weight_bytes: int
     memory_bytes: int
     seconds: Mapping[str, float]
     total: float
@@ -121,7 +122,7 @@ def device_plan(
 ) -> DevicePlan:
     """Plan the measurement of files on cards. windows: of n_ctx tokens, of the texts.
 
-    Raises FileError, ModelError, and OptionError for a model without a decoder.
+    Raises FileError, ModelError, and OptionError for a model that is no decoder of texts.
     """
     options = options or PlanOptions()
     as_count(windows, "windows", 1)
@@ -146,12 +147,12 @@ class _Counted:
         from runtime.model import RunningModel
 
         net = RunningModel(model.metadata, model.tensors)
-        if net.encoder_decoder or net.encoder or net.codes:
-            raise OptionError(f"{model.path}: {net.architecture.name} models are not planned", "plan a decoder")
+        if net.encoder_decoder or net.encoder or net.codes or net.network.block.hidden_states:
+            raise OptionError(f"{model.path}: {net.architecture.name} models are not planned", "plan a text model")
         has_head = options.measurement != "imatrix"
         kept = options.n_ctx - options.n_ctx // 2 if has_head else options.n_ctx
         self.graph, self.texts = graph_of(net.network), Texts(windows, options.n_ctx, kept)
-        self.batch = Texts(min(windows, windows_at_once(model, options.n_ctx)), options.n_ctx, kept)
+        self.batch = Texts(min(windows, windows_at_once(model, options.n_ctx, on_device=True)), options.n_ctx, kept)
         self.batches = math.ceil(windows / self.batch.count)
         self.head = _head_of(net) if has_head else None
         self.file_bytes = sum(map(bytes_on_device, net.tensors.values()))
@@ -162,6 +163,7 @@ class _Counted:
         if self.head is not None:
             counted.add("head", 2 * self.texts.count * (kept - 1) * self.head.rows * self.head.width)
             counted.numbers += 3 * self.texts.count * kept * self.head.rows
+        self.batch_bytes = sum(map(_bytes_read_on_card, tensors))
         self.states = _state_bytes(self.graph, self.texts, parts)
         self.work = FileWork(
             str(model.path),
@@ -192,6 +194,13 @@ def _is_decoded(tensor: Tensor) -> bool:
     return tensor.format.name not in (*STORED, "F32")
 
 
+def _bytes_read_on_card(tensor: Tensor) -> int:
+    """Return the bytes that a product reads and writes of a weight: 16 bits are widened to float32 before."""
+    from runtime.graph.placement import STORED
+
+    return tensor.rows * tensor.width * (2 + 4 + 4 if tensor.format.name in STORED else 4)
+
+
 def _state_bytes(graph: "Graph", texts: "Texts", parts: "Sequence[Segment]") -> list[int]:
     """Return the bytes that wait on the host after each layer, of all windows."""
     from runtime.graph.work import live_numbers
@@ -209,6 +218,7 @@ def _on_card(card: Card, files: Sequence[_Counted], options: PlanOptions) -> Car
         card.name,
         worst.placement,
         sum(plan.moved_bytes for plan in plans),
+        max(plan.weight_bytes for plan in plans),
         max(plan.memory_bytes for plan in plans),
         seconds,
         sum(plan.total for plan in plans),
@@ -218,42 +228,39 @@ def _on_card(card: Card, files: Sequence[_Counted], options: PlanOptions) -> Car
 
 
 def _of_file(card: Card, file: _Counted, options: PlanOptions) -> CardPlan:
-    from runtime.graph.placement import WEIGHTS_SHARE, bytes_on_device, segments
+    from runtime.graph.placement import WEIGHTS_SHARE, segments
 
     memory = int((card.memory - RESERVED) * WEIGHTS_SHARE) if options.memory is None else options.memory
     resident = file.file_bytes <= memory
     parts = segments(file.graph, None if resident else memory // 2)
-    by_expert = any(part.streams_experts for part in parts)
-    if resident:
-        weights, moved, waiting = file.file_bytes, file.work.weight_bytes, 0
-    else:
+    streamed = [part for part in parts if part.alone]
+    weights, waiting = file.file_bytes, 0
+    if not resident:
         pairs = [sum(each.nbytes for each in parts[i : i + 2]) for i in range(len(parts))]
-        weights = max(pairs) + file.head_bytes + _largest_matrix(parts)
-        stacked = sum(bytes_on_device(each) for part in parts for each in part.alone)
-        moved = file.work.weight_bytes + stacked * (file.batches - 1)
-        waiting = 2 * sum(file.states)
-    widened = file.batches * (file.work.weight_bytes * 5)  # 2 bytes are read, 4 written and 4 read, of 2
-    computed = 4 * file.work.numbers + widened
+        weights = max(pairs) + file.head_bytes + 2 * _largest_matrix(parts)
+        waiting = 2 * sum(file.states) + 2 * len(streamed) * max(file.states)  # once more before experts
+    once = sum(_bytes_read_on_card(each) for part in streamed for each in part.alone)
+    computed = 4 * file.work.numbers + once + file.batches * (file.batch_bytes - once)
     seconds = {
         "products": sum(file.work.flop.values()) / (card.rate(options.fast) * PRODUCTS_SHARE),
         "memory": computed / (card.bandwidth * MEMORY_SHARE),
-        "transfer": (moved + waiting) / (card.link * LINK_SHARE),
+        "transfer": (file.work.weight_bytes + waiting) / (card.link * LINK_SHARE),
         "disk": file.work.read_bytes / options.disk,
-        "decoding": _decoding(file.work, moved, options),
+        "decoding": _decoding(file.work, options),
     }
     computing, reading = seconds["products"] + seconds["memory"], seconds["disk"] + seconds["decoding"]
     total = sum(seconds.values()) if resident else max(computing, seconds["transfer"], reading)
     peak = weights + _activation_bytes(file) + RESERVED
-    placement = "resident" if resident else "experts" if by_expert else "layers"
+    placement = "resident" if resident else "experts" if streamed else "layers"
+    moved = file.work.weight_bytes + waiting
     limit = max(seconds, key=lambda part: seconds[part])
-    return CardPlan(card.name, placement, moved + waiting, peak, seconds, total, limit, peak <= card.memory)
+    return CardPlan(card.name, placement, moved, weights, peak, seconds, total, limit, peak <= card.memory)
 
 
-def _decoding(work: FileWork, moved: int, options: PlanOptions) -> float:
-    """Return seconds for decoding weights each time they are moved, or copying those that are kept as stored."""
-    times = moved / max(1, work.weight_bytes)
+def _decoding(work: FileWork, options: PlanOptions) -> float:
+    """Return seconds for decoding weights, or copying those that are kept as stored."""
     processors = options.processors or os.cpu_count() or 1
-    return times * (work.decoded / (DECODED * processors) + max(0, work.weight_bytes - 4 * work.decoded) / COPIED)
+    return work.decoded / (DECODED * processors) + (work.weight_bytes - 4 * work.decoded) / COPIED
 
 
 def _largest_matrix(parts: "Sequence[Segment]") -> int:

@@ -82,19 +82,26 @@ def not_computed(graph: Graph, length: int) -> set[int]:
 
 
 def _ratio_of(graph: Graph, value: Value) -> int:
-    operation = graph.nodes[value.number].operation
+    operation = _operation(graph, value)
     return operation.ratio if isinstance(operation, indexer.Compress) else 1
 
 
 def live_numbers(graph: Graph, texts: Texts) -> list[int]:
     """Return, after each node, the numbers of all values that later nodes read."""
     sizes, live, after = dict[int, int](), 0, []
+    last_read = {value.number: node.value.number for node in graph.nodes for value in node.operation.inputs()}
     for node, forgotten in zip(graph.nodes, graph.memory.forgotten, strict=True):
         sizes[node.value.number] = 0 if node.operation.is_view else texts.rows(node.value) * node.value.width
         live += sizes[node.value.number]
         live -= sum(sizes.pop(number, 0) for number in forgotten)
+        inputs = (each for each in node.operation.inputs() if isinstance(_operation(graph, each), op.Input))
+        live -= sum(sizes.pop(each.number, 0) for each in inputs if last_read[each.number] == node.value.number)
         after.append(live)
     return after
+
+
+def _operation(graph: Graph, value: Value) -> Operation:
+    return graph.nodes[value.number].operation
 
 
 def scores_of(operation: Operation, texts: Texts) -> int:
