@@ -18,6 +18,7 @@ from quants.errors import OptionError
 from ..models.model import Model, opened
 from .cards import CARDS, Card
 from .perplexity import windows_at_once
+from .texts import NamedText, windows_of
 
 if TYPE_CHECKING:
     from runtime.graph.builder import Graph
@@ -86,8 +87,8 @@ class CardPlan:
 
     placement: "resident", "layers" (streamed) or "experts" (streamed, stacked weights one matrix at a time).
     moved_bytes: to and from the card. weight_bytes: on the card at once; memory_bytes: of all at most. seconds: by
-    part: "products", "memory" (what the card reads and writes), "transfer", "disk", "decoding". total: seconds. limit:
-    the part that decides it. fits: whether memory_bytes are there.
+    part: "products", "bandwidth" (numbers that the card reads and writes), "transfer", "disk", "decoding". total:
+    seconds. limit: the part that decides it. fits: whether memory_bytes are there.
     """
 
     card: str
@@ -135,6 +136,11 @@ def device_plan(
         tuple(each.work for each in counted),
         tuple(_on_card(card, counted, options) for card in cards),
     )
+
+
+def windows_in(model: Model, texts: Sequence[NamedText], n_ctx: int, chunks: int | None = None, stride: int = 0) -> int:
+    """Return how many windows of n_ctx tokens a model reads of texts. Raises what `windows_of` does."""
+    return sum(len(windows_of(model, each, n_ctx, chunks=chunks, stride=stride).windows) for each in texts)
 
 
 class _Counted:
@@ -243,12 +249,12 @@ def _of_file(card: Card, file: _Counted, options: PlanOptions) -> CardPlan:
     computed = 4 * file.work.numbers + once + file.batches * (file.batch_bytes - once)
     seconds = {
         "products": sum(file.work.flop.values()) / (card.rate(options.fast) * PRODUCTS_SHARE),
-        "memory": computed / (card.bandwidth * MEMORY_SHARE),
+        "bandwidth": computed / (card.bandwidth * MEMORY_SHARE),
         "transfer": (file.work.weight_bytes + waiting) / (card.link * LINK_SHARE),
         "disk": file.work.read_bytes / options.disk,
         "decoding": _decoding(file.work, options),
     }
-    computing, reading = seconds["products"] + seconds["memory"], seconds["disk"] + seconds["decoding"]
+    computing, reading = seconds["products"] + seconds["bandwidth"], seconds["disk"] + seconds["decoding"]
     total = sum(seconds.values()) if resident else max(computing, seconds["transfer"], reading)
     peak = weights + _activation_bytes(file) + RESERVED
     placement = "resident" if resident else "experts" if streamed else "layers"

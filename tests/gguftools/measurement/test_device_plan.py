@@ -88,7 +88,7 @@ def test_several_files_one_after_another():
 def test_as_plain_data():
     data = json.loads(json.dumps(plan("small", "T4")[0].as_dict()))
     assert data["cards"][0]["card"] == "T4"
-    assert set(data["cards"][0]["seconds"]) == {"products", "memory", "transfer", "disk", "decoding"}
+    assert set(data["cards"][0]["seconds"]) == {"products", "bandwidth", "transfer", "disk", "decoding"}
 
 
 def test_cards_by_name():
@@ -134,11 +134,7 @@ def test_no_torch_is_imported():
 @pytest.mark.device
 @pytest.mark.parametrize(
     ("name", "memory", "placement"),
-    [
-        ("small", None, "resident"),
-        ("small", 7 << 20, "layers"),
-        ("small-experts", 20 << 20, "layers"),
-    ],
+    [("small", None, "resident"), ("small", 7 << 20, "layers"), ("small-experts", 20 << 20, "layers")],
 )
 def test_beside_a_run(name: str, memory: int | None, placement: str, monkeypatch: pytest.MonkeyPatch):
     """Weights are read once, and no more of them are on the device at a time than planned."""
