@@ -11,7 +11,7 @@ that values stay finite over any number of layers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from quants.format import format_named
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "austen-4m"
 POOL = 1 << 24  # random numbers that all matrices are cut from
-CONTROL = 3  # a token type
+UNUSED = 5  # a token type
 OWN_KEYS = ("general.", "tokenizer.")  # of the example, which every model here keeps
 
 
@@ -60,17 +60,22 @@ SHAPES = {
 }
 
 
-def synthetic_model(name: str, *, layers: int | None = None, empty: bool = False) -> gguftools.Model:
-    """Return a model of a published one's shape. layers: fewer or more than it has. empty: no matrix can be read."""
-    shape = SHAPES[name]
+def synthetic_model(
+    name: str, *, layers: int | None = None, format: str = "F16", empty: bool = False
+) -> gguftools.Model:
+    """Return a model of a published one's shape.
+
+    layers: fewer or more than it has. format: of matrices. empty: no matrix can be read.
+    """
+    shape, made = SHAPES[name], partial(_tensor, format=format, empty=empty)
     count = shape.layers if layers is None else layers
-    tensors = [_tensor("token_embd.weight", (shape.vocabulary, shape.width), empty)]
+    tensors = [made("token_embd.weight", (shape.vocabulary, shape.width))]
     for index in range(count):
         dense = index < min(shape.dense_layers, max(1, count - 1))
         own = {**_attention(shape), **_net(shape, dense)}
-        tensors += [_tensor(f"blk.{index}.{role}", size, empty) for role, size in own.items()]
-    tensors += [_tensor("output_norm.weight", (shape.width,), empty)]
-    tensors += [_tensor("output.weight", (shape.vocabulary, shape.width), empty)]
+        tensors += [made(f"blk.{index}.{role}", size) for role, size in own.items()]
+    tensors += [made("output_norm.weight", (shape.width,))]
+    tensors += [made("output.weight", (shape.vocabulary, shape.width))]
     return gguftools.Model(_metadata(name, shape, count), {each.name: each for each in tensors})
 
 
@@ -122,7 +127,7 @@ def _metadata(name: str, shape: Shape, layers: int) -> Metadata:
     tokens, types = (list(example[f"tokenizer.ggml.{key}"]) for key in ("tokens", "token_type"))
     more = range(shape.vocabulary - len(tokens))
     metadata["tokenizer.ggml.tokens"] = tokens + [f"<padding {i}>" for i in more]
-    metadata["tokenizer.ggml.token_type"] = [*map(int, types), *(CONTROL for _ in more)]
+    metadata["tokenizer.ggml.token_type"] = [*map(int, types), *(UNUSED for _ in more)]
     metadata["general.architecture"], metadata["general.name"] = shape.architecture, name
     for key, value in _numbers(shape, layers).items():
         metadata[f"{shape.architecture}.{key}"] = value
@@ -168,36 +173,30 @@ def _numbers(shape: Shape, layers: int) -> dict[str, Any]:
     return numbers
 
 
-def _tensor(name: str, shape: tuple[int, ...], empty: bool) -> Tensor:
-    """Return a vector of ones (zeros if a bias), or a matrix of random F16 numbers."""
+def _tensor(name: str, shape: tuple[int, ...], format: str, empty: bool) -> Tensor:
+    """Return a vector of ones (zeros if a bias), or a matrix of random numbers; routers are float32."""
     if len(shape) == 1:
         values = np.zeros(shape, "<f4") if name.endswith("bias") else np.ones(shape, "<f4")
-        return Tensor(name, shape, format_named("F32"), lambda start, stop: values[None].view(np.uint8).reshape(1, -1))
-    router = name.endswith("ffn_gate_inp.weight")
-    return Tensor(name, shape, format_named("F32" if router else "F16"), _no_rows if empty else _rows(shape, router))
+        return Tensor(name, shape, format_named("F32"), lambda start, stop: values.view(np.uint8).reshape(1, -1))
+    format = "F32" if name.endswith("ffn_gate_inp.weight") else format
+    return Tensor(name, shape, format_named(format), _no_rows if empty else partial(_rows, shape[-1], format))
 
 
 def _no_rows(start: int, stop: int) -> NDArray[np.uint8]:
     raise AssertionError("a plan reads no matrix")
 
 
-def _rows(shape: tuple[int, ...], wide: bool) -> Any:
-    width = shape[-1]
-
-    def rows(start: int, stop: int) -> NDArray[np.uint8]:
-        pool = _pool(width, wide)
-        period = len(pool) // width
-        first = start % period
-        if first + stop - start <= period:
-            return pool[first * width : (first + stop - start) * width].view(np.uint8).reshape(stop - start, -1)
-        at = np.arange(start, stop) % period
-        return np.ascontiguousarray(pool[: period * width].reshape(period, width)[at]).view(np.uint8)
-
-    return rows
+def _rows(width: int, format: str, start: int, stop: int) -> NDArray[np.uint8]:
+    pool = _pool(width, format)
+    first, count = start % len(pool), stop - start
+    if first + count <= len(pool):
+        return pool[first : first + count]
+    whole, rest = divmod(first + count - len(pool), len(pool))
+    return np.concatenate([pool[first:], *[pool] * whole, pool[:rest]])
 
 
 @cache
-def _pool(width: int, wide: bool) -> NDArray[Any]:
-    """Return random numbers of a matrix of this width: float16, or float32."""
-    drawn = np.random.default_rng(width).standard_normal(POOL, dtype=np.float32) / np.float32(np.sqrt(width))
-    return drawn if wide else drawn.astype(np.float16)
+def _pool(width: int, format: str) -> NDArray[np.uint8]:
+    """Return stored rows of random numbers of this width."""
+    drawn = np.random.default_rng(width).standard_normal((POOL // width, width), np.float32) / np.float32(width**0.5)
+    return format_named(format).encode(drawn)
