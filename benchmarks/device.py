@@ -5,8 +5,8 @@
     python -m benchmarks.device --device cpu --small         # torch on the processor: only that the script works
     python -m benchmarks.device --table                      # what cards measure in theory, for docs/device.md
 
-Models have the shapes of published ones and random weights, all layers the same, read from memory: disks are measured in
-"read a file" alone. The text is examples/persuasion.txt, several times. "tokens per second" of a resident model is
+Models have the shapes of published ones and random weights, all layers the same, read from memory: disks are measured
+in "read a file" alone. The text is examples/persuasion.txt, several times. "tokens per second" of a resident model is
 between a short and a long run, so that loading does not count; "with loading" is all of the long run. A section that
 would end after --minutes is left out, with a line that says so. Needs the extra `device`.
 """

@@ -209,16 +209,16 @@ class _Evaluation:
                 yield inputs if self.batch > 1 else inputs[0], plan.first
 
 
-def tokens_at_once(model: Model, on_device: bool = False) -> int:
+def tokens_at_once(model: Model, tokens: int = TOKENS_AT_ONCE, values: int = VALUES_AT_ONCE) -> int:
     """Return how many tokens of windows run together, so that the values of the widest layer stay bounded."""
     widest = max((tensor.shape[-2] for tensor in model.tensors.values() if _is_of_layer(tensor)), default=1)
-    tokens, values = ON_DEVICE if on_device else (TOKENS_AT_ONCE, VALUES_AT_ONCE)
     return min(tokens, values // widest)
 
 
 def windows_at_once(model: Model, n_ctx: int, on_device: bool = False) -> int:
     """Return how many windows of n_ctx tokens run together, at least one."""
-    return max(1, tokens_at_once(model, on_device) // n_ctx)
+    bounds = ON_DEVICE if on_device else (TOKENS_AT_ONCE, VALUES_AT_ONCE)
+    return max(1, tokens_at_once(model, *bounds) // n_ctx)
 
 
 def _is_of_layer(tensor: Tensor) -> bool:
