@@ -488,6 +488,9 @@ class Divergence(TypedDict):
     base_entropy: float
     files: list[FileDivergence]
     warnings: list[str]
+    device: str
+    noise_floor: float | None
+    noise_floor_max: float | None
 
 
 class Draft(TypedDict):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from ..device_options import DEVICE_PANEL, DeviceChoice, PlanChoice
+from ..device_options import DEVICE_PANEL, DeviceChoice, PlanChoice, print_noise_floor
 
 if TYPE_CHECKING:
     from ...measurement.perplexities import FailedFile, PerplexityTable
@@ -151,6 +151,7 @@ def _print_table(table: "PerplexityTable") -> None:
         rows.append(row)
     if rows:
         print_table(None, columns, rows, "l" + "r" * (len(columns) - 1))
+        print_noise_floor(max(table.files, key=lambda each: each.noise_floor or 0.0))
 
 
 def _print_failed(failed: "Sequence[FailedFile]") -> None:
@@ -184,6 +185,7 @@ def _print(result: "PerplexityReport") -> None:
             f"{len(result.chunks)} windows of {result.n_ctx} tokens, {result.tokens_per_second:.0f} tokens/s"
             f" with products in {result.products}{where}{prepared(result.compile_seconds)}"
         )
+        print_noise_floor(result)
     if result.profile:
         for operation, seconds in sorted(result.profile.items(), key=lambda each: -each[1]):
             share = 100 * seconds / sum(result.profile.values())
