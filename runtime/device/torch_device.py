@@ -9,15 +9,14 @@ from quants.errors import OptionError
 
 from ..arrays import Floats
 from ..graph.builder import Graph
+from ..graph.placement import WEIGHTS_SHARE, bytes_on_device
 from ..head import LazyLogits, Output
 from ..layer import ForwardContext
 from ..products.precision import Precision
 from .executor import Hook, run
 from .logits import DeviceLogits
 from .streaming import stream
-from .weights import Weights, bytes_on_device
-
-WEIGHTS_SHARE = 0.7  # of the free memory
+from .weights import Weights
 
 
 class TorchDevice:
@@ -30,6 +29,7 @@ class TorchDevice:
     def __init__(self, device: torch.device, memory: int | None = None, fast: bool = False) -> None:
         self.device, self.memory, self.fast, self.weights = device, memory, fast, Weights(device)
         self.title = _title(device)
+        self._outputs: dict[str, Output] = {}
 
     def products(self, precision: Precision) -> str:
         """Return in words how products of matrices are computed."""
@@ -41,6 +41,7 @@ class TorchDevice:
 
     def stream(self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]]) -> Iterator[Floats]:
         """Yield the graph's result for each pass and its input (tokens, width), reading each weight once."""
+        self.weights.drop(output.weight for output in self._outputs.values())
         return stream(graph, passes, self.weights, self.memory)
 
     def run(self, graph: Graph, forward: ForwardContext, x: Floats, hooks: Mapping[int, Hook] | None = None) -> Floats:
@@ -49,8 +50,9 @@ class TorchDevice:
 
     def logits(self, logits: LazyLogits, output: Output) -> LazyLogits:
         """Return the same logits, computed on the device."""
-        fields = logits.x, logits.weight, logits.finish, logits.threads, logits.precision, logits.profile
-        return DeviceLogits(*fields, logits.streams, weights=self.weights, output=output)
+        output = self._outputs.setdefault(output.weight.name, output)  # the same tensor each time, to keep it there
+        fields = logits.x, output.weight, logits.finish, logits.threads, logits.precision, logits.profile
+        return DeviceLogits(*fields, logits.streams, weights=self.weights, output=output, memory=self.memory)
 
 
 def available() -> list[str]:
@@ -86,7 +88,7 @@ def _title(device: torch.device) -> str:
         return f"{device} ({torch.cuda.get_device_name(device)})"
     if device.type == "xpu":
         return f"{device} ({torch.xpu.get_device_name(device)})"
-    return "torch on the processor" if device.type == "cpu" else str(device)
+    return "the processor (torch)" if device.type == "cpu" else str(device)
 
 
 def _free_memory(device: torch.device) -> int | None:
