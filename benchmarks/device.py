@@ -29,6 +29,7 @@ from gguftools import DeviceOptions, DivergenceOptions, ImatrixOptions, Perplexi
 from gguftools.calibration.texts import Calibration
 from gguftools.measurement.cards import CARDS, GIB, Card
 from gguftools.measurement.device_plan import MEMORY_SHARE, PlanOptions, device_plan
+from gguftools.measurement.texts import named_texts
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 N_CTX, WINDOWS, FEW = 512, 200, 20  # 200 windows are 102,400 tokens
@@ -48,9 +49,10 @@ class Sizes:
     few: int = FEW
     product: int = 8192
     layers_of_file: int = 3
+    calibration: int = 32  # windows
 
 
-SMALL = Sizes("small", "small", "small-experts", 8, 2, 512, 2)
+SMALL = Sizes("small", "small", "small-experts", 4, 2, 512, 2, 4)
 
 
 @dataclass
@@ -252,8 +254,10 @@ def measure_gptq(run: Run) -> None:
     """Measure the seconds that error feedback adds, for a billion weights."""
     model = synthetic_model(run.sizes.resident, layers=run.sizes.layers_of_file)
     weights = sum(each.size for each in model.tensors.values() if each.name.startswith("blk.") and len(each.shape) > 1)
+    text = named_texts(str(text_of(run.folder, run.sizes.calibration)))
+    calibration = Calibration(tuple(text), False, chunks=run.sizes.calibration, device=DeviceOptions(run.device))
     start, seconds, write = time.perf_counter(), [], gguftools.WriteOptions(overwrite=True)
-    for gptq in (None, Calibration(chunks=32, device=DeviceOptions(run.device))):
+    for gptq in (None, calibration):
         begun = time.perf_counter()
         gguftools.quantize(model, "Q4_K", run.folder / "quantized.gguf", gptq=gptq, write=write)
         seconds.append(time.perf_counter() - begun)
@@ -271,7 +275,7 @@ def measure_noise(run: Run) -> None:
         options = DivergenceOptions(save_base=base, overwrite=True, with_output=True, device=first)
         gguftools.divergence(model, text=text, n_ctx=N_CTX, chunks=16, options=options)
         report = gguftools.divergence(base, model, text=text, options=DivergenceOptions(device=second))
-        found[name] = report.files[0].kl_divergence.mean
+        found[name] = report.files[0].kl_divergence["mean"]
     run.add("noise, nats of KL divergence, austen-4m", time.perf_counter() - start, **found)
 
 
