@@ -92,7 +92,7 @@ class DeviceLogits(LazyLogits):
 
     def _rows(self, x: Floats) -> torch.Tensor:
         rows: Any = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
-        return torch.from_numpy(rows).to(self.weights.device)
+        return torch.from_numpy(rows if rows.flags.writeable else rows.copy()).to(self.weights.device)
 
     def _finished(self, logits: torch.Tensor, first: int) -> torch.Tensor:
         """Return logits of columns from `first` on after bias, scale and cap; they may change in place."""
