@@ -8,7 +8,7 @@ from typer import Option
 if TYPE_CHECKING:
     from ..models.devices import DeviceOptions
 
-DEVICE_PANEL = {"Device": ("device", "device_memory", "fast")}
+DEVICE_PANEL = {"Device": ("device", "device_memory", "fast", "plan", "card")}
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,16 @@ class DeviceChoice:
             note("torch finds no GPU here: computed on the processor by our own kernels")
             return None
         return options
+
+
+@dataclass(frozen=True)
+class PlanChoice:
+    """Whether a measurement is only planned, and for which card."""
+
+    plan: Annotated[bool, "Estimate memory and time of graphics cards; run nothing."] = False
+    card: Annotated[
+        str | None, Option(metavar="CARD", help='With --plan: a card, e.g. "RTX 4090" (default: all that are known).')
+    ] = None
 
 
 class Measurement(Protocol):
