@@ -9,15 +9,14 @@ from quants.errors import OptionError
 
 from ..arrays import Floats
 from ..graph.builder import Graph
+from ..graph.placement import WEIGHTS_SHARE, bytes_on_device
 from ..head import LazyLogits, Output
 from ..layer import ForwardContext
 from ..products.precision import Precision
 from .executor import Hook, run
 from .logits import DeviceLogits
 from .streaming import stream
-from .weights import Weights, bytes_on_device
-
-WEIGHTS_SHARE = 0.7  # of the free memory
+from .weights import Weights
 
 
 class TorchDevice:
