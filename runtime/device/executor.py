@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from ..arrays import Floats
-from ..graph import operations as op
 from ..graph.builder import Graph
+from ..graph.operations import Value
 from ..layer import ForwardContext
 from . import encoder_operations, indexer_operations, plain_operations, recurrent_operations, stream_operations
 from .context import DeviceContext
@@ -21,12 +21,12 @@ IN_MODULES = encoder_operations, indexer_operations, plain_operations, recurrent
 class Run:
     """A graph over one batch of texts, computed node by node; it can stop after any of them and go on later.
 
-    next: the number of the next node.
+    `supply` gives it the value of its first node, its input. next: the number of the next node.
     """
 
-    def __init__(self, graph: Graph, context: DeviceContext, x: torch.Tensor) -> None:
+    def __init__(self, graph: Graph, context: DeviceContext) -> None:
         self.graph, self.context, self.next = graph, context, 0
-        self._x, self._values = x, Values()
+        self._values = Values()
 
     def advance(self, stop: int, hooks: Mapping[int, Hook] | None = None) -> None:
         """Compute the nodes up to number `stop`. hooks: by a value's number, called with it on the host; it may be
@@ -35,37 +35,42 @@ class Run:
         graph, context, values = self.graph, self.context, self._values
         for number in range(self.next, stop):
             node = graph.nodes[number]
-            if isinstance(node.operation, op.Input):
-                values.by_number[number] = self._x
-            elif node.value.rows == "some" and any(values(each) is None for each in node.operation.inputs()):
-                values.by_number[number] = None
+            if node.value.rows == "some" and any(values(each) is None for each in node.operation.inputs()):
+                value = None
             else:
                 with context.forward.timed(node.category):
-                    values.by_number[number] = COMPUTE[type(node.operation)](context, node.operation, values)
-            if number in graph.checked:
-                _check_finite(context.forward, graph.checked[number], values.by_number[number])
-            if hooks and number in hooks:
-                values.by_number[number] = _hooked(context, hooks[number], values.by_number[number])
-            for forgotten in graph.memory.forgotten[number]:
-                del values.by_number[forgotten]
-        self.next = stop
+                    value = COMPUTE[type(node.operation)](context, node.operation, values)
+            self.supply(value, hooks)
+
+    def supply(self, value: Any, hooks: Mapping[int, Hook] | None = None) -> None:
+        """Set the next node's value, and forget those that nothing reads any more. Raises ModelError as `advance`."""
+        graph, context, number = self.graph, self.context, self.next
+        if number in graph.checked:
+            _check_finite(context.forward, graph.checked[number], value)
+        if hooks and number in hooks:
+            value = _hooked(context, hooks[number], value)
+        self._values.by_number[number] = value
+        for forgotten in graph.memory.forgotten[number]:
+            self._values.by_number.pop(forgotten, None)
+        self.next = number + 1
 
     @property
     def result(self) -> Any:
         """Return the graph's result, when all nodes are computed."""
         return self._values(self.graph.output)
 
-    def move(self, device: torch.device) -> None:
-        """Move all values that are still read."""
-        for number, value in self._values.by_number.items():
-            self._values.by_number[number] = _moved(value, device)
-        self._x = self._x.to(device)
+    def value(self, value: Value) -> Any:
+        """Return a computed value that later nodes read."""
+        return self._values(value)
 
+    @property
+    def values(self) -> dict[int, Any]:
+        """Return the values that are there, by number; changes of the dictionary are changes of the run."""
+        return self._values.by_number
 
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(device)
-    return type(value)(*(each.to(device) for each in value)) if isinstance(value, tuple) else value
+    def restore(self, values: Mapping[int, Any], following: int) -> None:
+        """Go on before the node `following`, with the values that a run of the same graph had there."""
+        self._values.by_number, self.next = dict(values), following
 
 
 def _check_finite(forward: ForwardContext, where: str, x: torch.Tensor) -> None:
@@ -88,7 +93,8 @@ def run(
     """
     context = DeviceContext(forward, weights)
     with torch.inference_mode():
-        computing = Run(graph, context, context.tensor(x))
+        computing = Run(graph, context)
+        computing.supply(context.tensor(x), hooks)
         computing.advance(len(graph.nodes), hooks)
         result: Floats = context.host(computing.result)
     return result
