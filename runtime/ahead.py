@@ -9,7 +9,7 @@ from .arrays import Floats, Ids
 from .layer import ForwardContext
 
 HOST_MEMORY = 4 << 30
-Key = tuple[bytes, int]  # ids of texts, and the first position needed
+Key = tuple[bytes, int, bool]
 Result = tuple[ForwardContext, Floats]
 
 
@@ -40,18 +40,21 @@ class AheadOptions:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Texts that are computed together. ids (texts, length). first: the first position needed."""
+class AheadBatch:
+    """Texts that are computed together. ids (texts, length). first: the first position needed. exact: of
+    `RunningModel.lazy_logits`.
+    """
 
     ids: Ids
     first: int
+    exact: bool = False
 
     @property
     def key(self) -> Key:
-        return self.ids.tobytes(), self.first
+        return self.ids.tobytes(), self.first, self.exact
 
 
-Compute = Callable[[Sequence[Batch], Callable[[int, int], None] | None], Iterator[Result]]
+Compute = Callable[[Sequence[AheadBatch], Callable[[int, int], None] | None], Iterator[Result]]
 
 
 class Ahead:
@@ -61,14 +64,14 @@ class Ahead:
     and by `close`, which the end of a `with` block calls.
     """
 
-    def __init__(self, groups: Sequence[Sequence[Batch]], compute: Compute, options: AheadOptions) -> None:
+    def __init__(self, groups: Sequence[Sequence[AheadBatch]], compute: Compute, options: AheadOptions) -> None:
         self._groups, self._compute, self._options = deque(groups), compute, options
         self._count, self._done = len(groups), 0
         self._results: dict[Key, deque[Result]] = {}
 
-    def take(self, ids: Ids, first: int) -> Result | None:
-        """Return the result of these texts; None if they are not among the batches that are left."""
-        key = Batch(ids, first).key
+    def take(self, batch: AheadBatch) -> Result | None:
+        """Return the result of a batch; None if it is not among those that are left."""
+        key = batch.key
         while key not in self._results:
             if not any(each.key == key for group in self._groups for each in group):
                 return None
@@ -110,12 +113,12 @@ class Ahead:
         self.close()
 
 
-def groups_of(batches: Sequence[Batch], bytes_of: Callable[[int], int], memory: int) -> list[list[Batch]]:
+def groups_of(batches: Sequence[AheadBatch], bytes_of: Callable[[int], int], memory: int) -> list[list[AheadBatch]]:
     """Return batches in groups, in their order, whose values take at most `memory` bytes; at least one batch each.
 
     bytes_of: the bytes of so many tokens' values.
     """
-    groups, tokens = list[list[Batch]](), 0
+    groups, tokens = list[list[AheadBatch]](), 0
     for batch in batches:
         tokens += batch.ids.size
         if not groups or bytes_of(tokens) > memory:

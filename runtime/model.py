@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +21,7 @@ from quants.errors import ModelError, OptionError
 from quants.tensor import all_readable
 
 from . import decoder, encoder_decoder
-from .ahead import Ahead, AheadOptions, Batch, groups_of
+from .ahead import Ahead, AheadBatch, AheadOptions, groups_of
 from .arrays import Floats, Ids
 from .audio_codec import decode_audio_codes, spectra
 from .branches import Branches, TokenTree
@@ -43,6 +43,14 @@ from .profile import Profile
 from .rope import rope_scaling
 
 MAX_STEPS = 3  # of MAX_TOKENS each: from there on it is faster to decode weights once for all
+
+
+class Batch(NamedTuple):
+    """Arguments of `RunningModel.lazy_logits`: equally long texts, ids (n,) or (texts, n)."""
+
+    tokens: ArrayLike
+    first: int = 0
+    exact: bool = False
 
 
 class RunningModel:
@@ -137,15 +145,19 @@ class RunningModel:
         branches: Branches | None = None,
         tree: TokenTree | None = None,
         images: Sequence[EmbeddedImage] = (),
+        exact: bool = False,
     ) -> ForwardContext:
-        """Return a pass of `texts` texts of `length` tokens each, which follow those in the cache."""
+        """Return a pass of `texts` texts of `length` tokens each, which follow those in the cache.
+
+        exact: with the precision "exact" instead of the model's.
+        """
         return ForwardContext(
             self.network,
             texts,
             length,
             cache,
             self.threads,
-            self.precision,
+            "exact" if exact else self.precision,
             self.observe,
             self.sparsity,
             self.profile,
@@ -373,13 +385,14 @@ class RunningModel:
             return None  # the text's length decides how it is rotated: all of these tokens at once
         return self._compiled if plain and tokens <= MAX_STEPS * MAX_TOKENS else None
 
-    def lazy_logits(self, tokens: ArrayLike, first: int = 0) -> LazyLogits:
+    def lazy_logits(self, tokens: ArrayLike, first: int = 0, exact: bool = False) -> LazyLogits:
         """Return `forward` without a cache, with logits computed on demand.
 
-        Raises ModelError for a model that ends in hidden states.
+        exact: with the precision "exact" instead of the model's. Raises ModelError for a model that ends in hidden
+        states.
         """
         ids = self._checked(tokens)
-        result = self._evaluate(ids.reshape(-1, ids.shape[-1]), None, first)
+        result = self._evaluate(ids.reshape(-1, ids.shape[-1]), None, first, exact=exact)
         if not isinstance(result, LazyLogits):
             raise ModelError(f"{self.architecture.name} gives no logits: it ends in hidden states")
         return in_shape(result, *ids.shape[:-1])
@@ -481,8 +494,12 @@ class RunningModel:
         tree: TokenTree | None = None,
         images: Sequence[EmbeddedImage] = (),
         noted: dict[int, Floats] | None = None,
+        exact: bool = False,
     ) -> LazyLogits | Floats:
-        """Return `head` for positions `first` and on of each text, one after the other. noted: of `ForwardContext`."""
+        """Return `head` for positions `first` and on of each text, one after the other.
+
+        noted: of `ForwardContext`. exact: of `lazy_logits`.
+        """
         if images:
             self._check_images(images, texts)
         if self.encoder is not None:
@@ -494,9 +511,13 @@ class RunningModel:
                 made = [spectra(self.new_pass(1, len(each)), self.codes, each) for each in texts]
             return np.concatenate([frames[first:] for frames in made])
         plain = cache is None and branches is None and tree is None and noted is None
-        if plain and self._ahead is not None and (result := self._ahead.take(texts, first)) is not None:
+        if (
+            plain
+            and self._ahead is not None
+            and (result := self._ahead.take(AheadBatch(texts, first, exact))) is not None
+        ):
             return self._headed(*result, first)
-        forward = self.new_pass(len(texts), texts.shape[1], cache, branches, tree, images)
+        forward = self.new_pass(len(texts), texts.shape[1], cache, branches, tree, images, exact)
         forward.noted = {} if noted is None else noted
         forward.tokens = texts.reshape(-1)
         with one_thread():  # for the same bits whatever threads others use
@@ -524,11 +545,11 @@ class RunningModel:
         with one_thread():
             return head(forward, x)
 
-    def prepare(self, batches: Iterable[tuple[ArrayLike, int]], options: AheadOptions | None = None) -> Ahead:
+    def prepare(self, batches: Iterable[Batch | tuple[ArrayLike, int]], options: AheadOptions | None = None) -> Ahead:
         """Say what `lazy_logits` will be asked for, in which order; a device that reads weights layer by layer then
         computes many batches at once, when the first of them is asked for.
 
-        batches: its arguments, ids and first position. Observers have to be set before, and get all that batches make
+        batches: its arguments. Observers have to be set before, and get all that batches make
         when they are computed. Changes nothing where one batch after another is as good. What is not asked for is
         dropped by the next call, or at the end of the block: `with model.prepare(batches): ...`. Raises ModelError for
         an id outside the vocabulary; `lazy_logits` raises what computing a group raises.
@@ -539,14 +560,17 @@ class RunningModel:
         self._ahead = ahead
         return ahead
 
-    def _groups_ahead(self, batches: Iterable[tuple[ArrayLike, int]], options: AheadOptions) -> list[list[Batch]]:
+    def _groups_ahead(
+        self, batches: Iterable[Batch | tuple[ArrayLike, int]], options: AheadOptions
+    ) -> list[list[AheadBatch]]:
         """Return batches in groups that are computed together; none if each is as well computed alone."""
         if self.device is None or self.encoder_decoder or self.encoder or self.codes:
             return []
         shaped = []
-        for tokens, first in batches:
-            ids = self._checked(tokens)
-            shaped.append(Batch(ids.reshape(-1, ids.shape[-1]), first))
+        for given in batches:
+            batch = Batch(*given)
+            ids = self._checked(batch.tokens)
+            shaped.append(AheadBatch(ids.reshape(-1, ids.shape[-1]), batch.first, batch.exact))
         graph = decoder.graph_of(self.network, self.sparsity is not None)
         largest = max(shaped, key=lambda each: each.ids.size, default=None)
         weights = [*weights_of(graph), output_of(self.network).weight]
@@ -555,13 +579,13 @@ class RunningModel:
         return groups_of(shaped, partial(bytes_between, graph), options.host_memory)
 
     def _compute_ahead(
-        self, options: AheadOptions, batches: Sequence[Batch], progress: Callable[[int, int], None] | None
+        self, options: AheadOptions, batches: Sequence[AheadBatch], progress: Callable[[int, int], None] | None
     ) -> Iterator[tuple[ForwardContext, Floats]]:
         """Yield the output of the last layer for each batch, with its pass."""
         assert self.device is not None
         passes = []
         for batch in batches:
-            forward = self.new_pass(*batch.ids.shape)
+            forward = self.new_pass(*batch.ids.shape, exact=batch.exact)
             forward.tokens, forward.first = batch.ids.reshape(-1), 0 if self.observe else batch.first
             with one_thread():
                 passes.append((forward, forward.finite("token_embd.weight", embed(forward, forward.tokens))))

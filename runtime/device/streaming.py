@@ -184,6 +184,8 @@ class _Pass:
                 run.context.forget_angles()
         if len(runs) > 1:
             states.finish()
+            for run in runs:
+                run.check_finite()
 
     def _end_segment(self, number: int, segment: Segment) -> None:
         done, parts = number + 1, self.plan.segments

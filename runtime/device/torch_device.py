@@ -35,6 +35,7 @@ class TorchDevice:
     def __init__(self, device: torch.device, memory: int | None = None, fast: bool = False) -> None:
         self.device, self.memory, self.fast, self.weights = device, memory, fast, Weights(device, memory)
         self.title = _title(device)
+        self._outputs: dict[str, Output] = {}
 
     def products(self, precision: Precision) -> str:
         """Return in words how products of matrices are computed."""
@@ -95,8 +96,9 @@ class TorchDevice:
 
     def logits(self, logits: LazyLogits, output: Output) -> LazyLogits:
         """Return the same logits, computed on the device."""
-        fields = logits.x, logits.weight, logits.finish, logits.threads, logits.precision, logits.profile
-        return DeviceLogits(*fields, logits.streams, weights=self.weights, output=output)
+        output = self._outputs.setdefault(output.weight.name, output)  # the same tensor each time, to keep it there
+        fields = logits.x, output.weight, logits.finish, logits.threads, logits.precision, logits.profile
+        return DeviceLogits(*fields, logits.streams, weights=self.weights, output=output, memory=self.memory)
 
 
 def _bytes_of(tensors: Iterable[Tensor]) -> int:
@@ -136,7 +138,7 @@ def _title(device: torch.device) -> str:
         return f"{device} ({torch.cuda.get_device_name(device)})"
     if device.type == "xpu":
         return f"{device} ({torch.xpu.get_device_name(device)})"
-    return "torch on the processor" if device.type == "cpu" else str(device)
+    return "the processor (torch)" if device.type == "cpu" else str(device)
 
 
 def _free_memory(device: torch.device) -> int | None:

@@ -4,14 +4,13 @@ F16 and BF16 stay as they are stored, everything else is decoded to float32 by t
 float32 in any case.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import torch
 
 from quants import Tensor
 
 from ..graph.placement import bytes_on_device
-from ..kernels.threads import spans
 from ..layer import Layer
 from .transfers import WeightCopies
 
@@ -44,18 +43,11 @@ class Weights:
         alone = self._experts.get((id(tensor), number))
         return self.matrix(tensor)[number] if alone is None else alone
 
-    def tiles(self, tensor: Tensor, rows: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield the number of its first row with each tile of a weight, `rows` rows; one that is larger than the limit
-        is not kept.
-        """
-        whole = self.limit is None or self.has(tensor) or bytes_on_device(tensor) <= self.limit
-        for start, stop in spans(tensor.rows, rows):
-            if whole:
-                yield start, self.matrix(tensor)[start:stop]
-                continue
-            tile = self.copies.load(tensor, slice(start, stop))
-            self.copies.side.hand_over(tile)
-            yield start, tile
+    def some_rows(self, tensor: Tensor, start: int, stop: int) -> torch.Tensor:
+        """Return rows of a weight, which are not kept."""
+        rows = self.copies.load(tensor, slice(start, stop))
+        self.copies.side.hand_over(rows)
+        return rows
 
     def put(self, tensor: Tensor, values: torch.Tensor) -> None:
         """Keep a weight on the device, as `WeightCopies.load` returned it."""

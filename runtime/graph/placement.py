@@ -56,6 +56,11 @@ class Segment:
         return sum(bytes_on_device(each) // each.shape[0] for each in self.stacked) if self.streams_experts else 0
 
     @property
+    def alone(self) -> tuple[Tensor, ...]:
+        """Return the stacked weights that are moved one matrix at a time."""
+        return self.stacked if self.streams_experts else ()
+
+    @property
     def most(self) -> int:
         """Return the bytes of weights while the segment is computed: the next expert is moved ahead."""
         return self.nbytes + 2 * self.expert_bytes
