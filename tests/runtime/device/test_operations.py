@@ -170,17 +170,6 @@ def test_attention_some_queries_at_a_time(name: str, monkeypatch: pytest.MonkeyP
         assert_close(ours.forward(ids), whole, 2 * CLOSE)
 
 
-@pytest.mark.parametrize("name", ["qwen2-moe", "grove-moe", "llama4", "deepseek-v3"])
-def test_experts_of_some_tokens_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from runtime.device import experts
-
-    ours = model_of(name, "cpu")
-    ids = np.random.default_rng(3).integers(0, ours.vocabulary_size, (2, 19))
-    whole = ours.forward(ids)
-    monkeypatch.setattr(experts, "OUTPUTS", 5000)
-    assert_close(ours.forward(ids), whole, 2 * CLOSE)
-
-
 def test_a_pass_waits_for_a_device_once_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Experts' numbers of tokens, and whether values are finite: nothing else is read back before the result."""
     import torch
