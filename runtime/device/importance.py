@@ -147,8 +147,7 @@ def observer_of(observe: Any) -> DeviceImportance | None:
 
 def _has_float64(device: torch.device) -> bool:
     if device.type == "xpu":
-        has: bool = torch.xpu.get_device_properties(device).has_fp64
-        return has
+        return bool(torch.xpu.get_device_properties(device).has_fp64)
     return device.type != "mps"
 
 
