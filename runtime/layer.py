@@ -158,14 +158,10 @@ class Device(Protocol):
         ...
 
     def stream(
-        self,
-        graph: Any,
-        passes: "Sequence[tuple[ForwardContext, Floats]]",
-        progress: Any = None,
-        checkpoint: Any = None,
+        self, graph: Any, passes: "Sequence[tuple[ForwardContext, Floats]]", options: Any = None
     ) -> Iterator[Floats]:
-        """Yield the graph's result for each pass and its input (tokens, width), reading each weight once. progress,
-        checkpoint: as of `runtime.ahead.AheadOptions`.
+        """Yield the graph's result for each pass and its input (tokens, width), reading each weight once. options:
+        `runtime.ahead.AheadOptions`.
         """
         ...
 

@@ -34,6 +34,10 @@ class DeviceContext:
             self._once[name] = make()
         return self._once[name]
 
+    def share(self, other: "DeviceContext") -> None:
+        """Use what is made once for another pass, over as many texts of the same length, none of which has images."""
+        self._once = other._once
+
     def tensor(self, values: Any) -> torch.Tensor:
         """Return an array of the host on the device: float32, or int64 as it is."""
         array = np.ascontiguousarray(values)
@@ -132,10 +136,6 @@ class DeviceContext:
             ("rope", own.rope_base, own.rope_scaled, own.rope_width), made
         )
         return angles
-
-    def forget_made(self) -> None:
-        """Release what `once` made, which is made again when it is needed."""
-        self._once.clear()
 
     def cached(self, place: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return all keys and values so far of a layer's number: these appended to the cache, if there is one."""

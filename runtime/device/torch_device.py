@@ -2,23 +2,24 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 
 from quants import Tensor
 from quants.errors import OptionError
 
+from ..ahead import AheadOptions
 from ..arrays import Floats
 from ..graph.builder import Graph
 from ..graph.placement import SHARE, bytes_of_values, bytes_on_device, segments, weights_of
 from ..head import LazyLogits, Output
 from ..layer import ForwardContext
 from ..products.precision import Precision
+from .checkpoint import Checkpoint
 from .executor import Hook, run
 from .logits import DeviceLogits
 from .precision import has_tf32, use_ieee_float32
-from .streaming import Progress, StreamOptions, stream
+from .streaming import StreamOptions, stream
 from .weights import Weights
 
 TOKENS = 8192  # that are computed together at most on a GPU: more are no faster
@@ -75,17 +76,12 @@ class TorchDevice:
         return best * length
 
     def stream(
-        self,
-        graph: Graph,
-        passes: Sequence[tuple[ForwardContext, Floats]],
-        progress: Progress | None = None,
-        checkpoint: Any = None,
+        self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]], options: AheadOptions | None = None
     ) -> Iterator[Floats]:
-        """Yield the graph's result for each pass and its input (tokens, width), reading each weight once.
-
-        progress: called with (layers done, of how many). checkpoint: a `Checkpoint`, to go on after a kill.
-        """
-        return stream(graph, passes, self.weights, StreamOptions(self.memory, progress, checkpoint))
+        """Yield the graph's result for each pass and its input (tokens, width), reading each weight once."""
+        options = options or AheadOptions()
+        checkpoint = None if options.store is None else Checkpoint(options.store, options.store_every)
+        return stream(graph, passes, self.weights, StreamOptions(self.memory, options.progress, checkpoint))
 
     def run(self, graph: Graph, forward: ForwardContext, x: Floats, hooks: Mapping[int, Hook] | None = None) -> Floats:
         """Return the graph's result for the input x (tokens, width), on the host."""
