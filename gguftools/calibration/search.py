@@ -137,7 +137,9 @@ class Search:
         from runtime.model import RunningModel
 
         made = {name: self._encoded(name, form) for name, form in formats.items()}
-        return RunningModel(self.net.metadata, {**self.net.tensors, **made}, threads=self.net.threads)
+        rounded = RunningModel(self.net.metadata, {**self.net.tensors, **made}, threads=self.net.threads)
+        rounded.device = self.net.device
+        return rounded
 
     def _encoded(self, name: str, form: str) -> Tensor:
         tensor, known = self.net.tensors[name], self.kept.tensors.get(name)

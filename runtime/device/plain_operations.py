@@ -15,6 +15,7 @@ from ..mixers.self_attention import alibi_slopes, keys_after, temperature
 from . import activations, experts
 from .attention import Masked, attend
 from .context import DeviceContext, layer_norm, rms_norm
+from .mixed_inputs import observe_mixed
 from .table import Values, computes
 from .weights import product
 
@@ -209,6 +210,8 @@ def keys_of_text(context: DeviceContext, k: torch.Tensor) -> int:
 def _attention(context: DeviceContext, o: op.Attention, read: Values) -> torch.Tensor:
     forward, own, q = context.forward, o.own, read(o.q)
     k, v = context.cached(o.layer.index, read(o.k), read(o.v))
+    if forward.observe_values is not None:
+        observe_mixed(context, o.layer, own, read(o.x), q, k)
     if any(other.kv_source_layer == o.layer.index for other in forward.hparams.layers):
         forward.shared_keys[o.layer.index] = k, v
     keys = keys_of_text(context, k)

@@ -1,7 +1,9 @@
 """A device of torch's: chosen by name, set to exact float32, and used by a model's passes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 
 from quants import Tensor
@@ -12,24 +14,27 @@ from ..graph.builder import Graph
 from ..head import LazyLogits, Output
 from ..layer import ForwardContext
 from ..products.precision import Precision
-from .executor import Hook, run
+from .context import DeviceContext
+from .executor import Hook, Run, run
+from .hessians import DeviceHessians
 from .logits import DeviceLogits
 from .streaming import stream
 from .weights import Weights, bytes_on_device
 
 WEIGHTS_SHARE = 0.7  # of the free memory
+STATES_SHARE = 0.25  # of the memory for weights: hidden states that stay between layers
 
 
 class TorchDevice:
     """Where the passes of one model are computed.
 
-    title: its name for people, such as "cuda:0 (NVIDIA H200)". memory: bytes for weights; None for no limit. fast: let
-    products of matrices be TF32 where a pass does not ask for exact ones.
+    name: "cuda", "mps", "xpu" or "cpu". title: its name for people, such as "cuda:0 (NVIDIA H200)". memory: bytes for
+    weights; None for no limit. fast: let products of matrices be TF32 where a pass does not ask for exact ones.
     """
 
     def __init__(self, device: torch.device, memory: int | None = None, fast: bool = False) -> None:
         self.device, self.memory, self.fast, self.weights = device, memory, fast, Weights(device)
-        self.title = _title(device)
+        self.name, self.title = device.type, _title(device)
 
     def products(self, precision: Precision) -> str:
         """Return in words how products of matrices are computed."""
@@ -51,6 +56,34 @@ class TorchDevice:
         """Return the same logits, computed on the device."""
         fields = logits.x, logits.weight, logits.finish, logits.threads, logits.precision, logits.profile
         return DeviceLogits(*fields, logits.streams, weights=self.weights, output=output)
+
+    def states(self, x: Floats, nbytes: int) -> torch.Tensor:
+        """Return hidden states as `through` takes them: on the device if all of them take a small share of its memory.
+
+        nbytes: of all states that are kept at once.
+        """
+        values: Any = np.ascontiguousarray(x)
+        fits = self.memory is None or nbytes < STATES_SHARE * self.memory
+        return torch.from_numpy(values).to(self.device if fits else "cpu")
+
+    def through(self, graph: Graph, forward: ForwardContext, x: torch.Tensor) -> torch.Tensor:
+        """Return the graph's result for `states`, where these are."""
+        tensors = [tensor for node in graph.nodes for tensor in node.operation.weights()]
+        self.weights.streams_experts = self.streams(tensors)
+        with torch.inference_mode():
+            computing = Run(graph, DeviceContext(forward, self.weights), x.to(self.device))
+            computing.advance(len(graph.nodes))
+            result: torch.Tensor = computing.result.to(x.device)
+        self.weights.streams_experts = False
+        return result
+
+    def drop(self, tensors: Iterable[Tensor]) -> None:
+        """Release weights."""
+        self.weights.drop(tensors)
+
+    def hessians(self, threads: int, columns: int) -> DeviceHessians:
+        """Return empty sums of the inputs of products, on the device. columns: maximum block size."""
+        return DeviceHessians(threads, columns, device=self.device)
 
 
 def available() -> list[str]:

@@ -46,7 +46,7 @@ class Weights:
         self.device, self.streams_experts = device, streams_experts
         self.nbytes = 0
         self._kept: dict[int, tuple[Tensor, torch.Tensor]] = {}
-        self._small: dict[tuple[int, str], torch.Tensor] = {}
+        self._small: dict[int, tuple[Tensor, torch.Tensor]] = {}
 
     def matrix(self, tensor: Tensor) -> torch.Tensor:
         """Return a weight in its shape: float32, float16 or bfloat16."""
@@ -65,7 +65,9 @@ class Weights:
 
     def drop(self, tensors: Iterable[Tensor]) -> None:
         """Release weights."""
-        for tensor in tensors:
+        dropped = {id(tensor): tensor for tensor in tensors}
+        self._small = {key: small for key, small in self._small.items() if id(small[0]) not in dropped}
+        for tensor in dropped.values():
             kept = self._kept.pop(id(tensor), None)
             if kept is not None:
                 self.nbytes -= kept[1].nbytes
@@ -76,10 +78,11 @@ class Weights:
 
     def need_array(self, layer: Layer, role: str) -> torch.Tensor:
         """Return `array` of a required tensor. Raises ModelError if it is missing."""
-        key = id(layer), role
-        if key not in self._small:
-            self._small[key] = torch.from_numpy(np.array(layer.need_array(role))).to(self.device)
-        return self._small[key]
+        tensor = layer.need(role)
+        if id(tensor) not in self._small:
+            values = torch.from_numpy(np.array(layer.need_array(role))).to(self.device)
+            self._small[id(tensor)] = tensor, values
+        return self._small[id(tensor)][1]
 
 
 def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,104 @@
+"""Error feedback on a device: what grows with the square of a weight's columns is computed there.
+
+The columns of a step are rounded by the kernels of `quants.feedback`, on as many threads of the processor as it has.
+Between two steps the device carries their errors to all columns after them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from quants import Format, format_named
+from quants.feedback import encode_step, step_of
+
+from ..arrays import Floats
+from ..kernels.threads import parallel, spans
+from ..products.block_diagonal import BlockDiagonal
+from .matrices import DeviceMatrix, float_type, on_device, triangle
+
+SPAN = 64  # rows that a thread rounds at once
+VALUES_AT_ONCE = 1 << 26  # of a weight, on the device
+
+
+@dataclass(frozen=True)
+class DeviceFeedback:
+    """Compute with matrices of a device (see `gguftools.calibration.computed`).
+
+    device: `TorchDevice`. threads: of the processor, which round.
+    """
+
+    device: Any
+    threads: int
+    calls_at_once: int = 1
+
+    def rows_at_once(self, width: int) -> int:
+        """Return how many rows a call of `encode_by_columns` should get."""
+        return max(SPAN, VALUES_AT_ONCE // width // SPAN * SPAN)
+
+    def moved(self, matrix: BlockDiagonal) -> DeviceMatrix:
+        """Return a matrix of the processor on the device."""
+        kind, device = float_type(self.device.device), self.device.device
+        return DeviceMatrix(tuple(torch.from_numpy(block).to(kind).to(device) for block in matrix.blocks))
+
+    def triangles(self, inputs: DeviceMatrix, dampings: Sequence[float]) -> list[list[torch.Tensor]]:
+        """Return `quants.feedback.upper_factor` of each block, for each damping: float32, on the device."""
+        return [[triangle(block, damping) for block in inputs.blocks] for damping in dampings]
+
+    def correction(self, drift: DeviceMatrix, factors: Sequence[torch.Tensor], share: float) -> DeviceMatrix:
+        """Return share * drift @ U^T U for blocks of columns, float32."""
+        with torch.inference_mode():
+            pairs = zip(drift.blocks, factors, strict=True)
+            return DeviceMatrix(tuple((block.float() @ factor.T @ factor) * share for block, factor in pairs))
+
+    def encode_by_columns(
+        self, form: Format, factors: Sequence[torch.Tensor], weights: Floats, rows: Floats
+    ) -> NDArray[np.uint8]:
+        """Encode rows (n, width) with error feedback inside each factor's block of columns: uint8 (n, bytes of a row).
+
+        weights: float32 (width,), see `quants.feedback.encode_with_feedback`.
+        """
+        if form.like:
+            other = format_named(form.like)
+            return form.encode(other.decode(self.encode_by_columns(other, factors, weights, rows)))
+        begin, raw = 0, []
+        with torch.inference_mode():
+            for factor in factors:
+                here = slice(begin, begin + len(factor))
+                raw += _encoded(form, on_device(rows[:, here], factor.device), factor, weights[here], self.threads)
+                begin = here.stop
+        return np.concatenate(raw, axis=1)
+
+
+def _encoded(
+    form: Format, left: torch.Tensor, factor: torch.Tensor, weights: Floats, threads: int
+) -> list[NDArray[np.uint8]]:
+    """Return the blocks of the columns of each step. left: rows on the device."""
+    step, width, raw = step_of(form), len(factor), []
+    for first in range(0, width, step):
+        last = min(first + step, width)
+        own: Any = left[:, : last - first].contiguous().cpu().numpy()
+        upper: Any = factor[first:last, first:last].contiguous().cpu().numpy()
+        blocks, errors = _rounded(form, own, upper, weights[first:last], threads)
+        raw.append(blocks)
+        if last < width:
+            carried = torch.from_numpy(errors).to(left.device) @ factor[first:last, last:].contiguous()
+            left = left[:, last - first :] - carried
+    return raw
+
+
+def _rounded(
+    form: Format, own: Floats, upper: Floats, weights: Floats, threads: int
+) -> tuple[NDArray[np.uint8], Floats]:
+    """Return `encode_step`, with rows shared between threads."""
+    blocks = np.empty((len(own), form.row_bytes(own.shape[1])), np.uint8)
+    errors = np.empty_like(own)
+
+    def round_rows(start: int, stop: int) -> None:
+        blocks[start:stop], errors[start:stop] = encode_step(form, own[start:stop].copy(), upper, weights)
+
+    parallel(round_rows, spans(len(own), SPAN), threads)
+    return blocks, errors
