@@ -27,8 +27,11 @@ class Computed(Protocol):
     threads: of the processor. calls_at_once: calls of `encode_by_columns` that may run at once.
     """
 
-    threads: int
-    calls_at_once: int
+    @property
+    def threads(self) -> int: ...
+
+    @property
+    def calls_at_once(self) -> int: ...
 
     def rows_at_once(self, width: int) -> int:
         """Return how many rows a call of `encode_by_columns` should get."""

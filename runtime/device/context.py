@@ -104,7 +104,7 @@ class DeviceContext:
         if observe is None:
             return
         takes_tensors = hasattr(getattr(observe, "__self__", None), "observe_tensor")
-        observe(name, first_row, mixed if takes_tensors else self.host(mixed))  # type: ignore[arg-type]
+        observe(name, first_row, mixed if takes_tensors else self.host(mixed))
 
     def norm(self, layer: Layer, role: str, x: torch.Tensor, eps: float = 0.0) -> torch.Tensor:
         """Return the norm `role` over the last axis; x itself if the layer has no such norm. eps: 0 for the model's."""

@@ -44,14 +44,14 @@ class DeviceFeedback:
         kind, device = float_type(self.device.device), self.device.device
         return DeviceMatrix(tuple(torch.from_numpy(block).to(kind).to(device) for block in matrix.blocks))
 
-    def triangles(self, inputs: DeviceMatrix, dampings: Sequence[float]) -> list[list[torch.Tensor]]:
+    def triangles(self, inputs: BlockDiagonal, dampings: Sequence[float]) -> list[list[torch.Tensor]]:
         """Return `quants.feedback.upper_factor` of each block, for each damping: float32, on the device."""
-        return [[triangle(block, damping) for block in inputs.blocks] for damping in dampings]
+        return [[triangle(block, damping) for block in DeviceMatrix(inputs.blocks).blocks] for damping in dampings]
 
-    def correction(self, drift: DeviceMatrix, factors: Sequence[torch.Tensor], share: float) -> DeviceMatrix:
+    def correction(self, drift: BlockDiagonal, factors: Sequence[torch.Tensor], share: float) -> DeviceMatrix:
         """Return share * drift @ U^T U for blocks of columns, float32."""
         with torch.inference_mode():
-            pairs = zip(drift.blocks, factors, strict=True)
+            pairs = zip(DeviceMatrix(drift.blocks).blocks, factors, strict=True)
             return DeviceMatrix(tuple((block.float() @ factor.T @ factor) * share for block, factor in pairs))
 
     def encode_by_columns(

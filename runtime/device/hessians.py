@@ -35,7 +35,7 @@ class DeviceHessians(Hessians):
 
     def observe_tensor(self, name: str, x: torch.Tensor, expert: int, experts: int) -> None:
         """Add the inputs x (n, width) of the weight `name`, or of one of its experts."""
-        super().observe(name, x, expert, experts)  # type: ignore[arg-type]
+        super().observe(name, x, expert, experts)
 
     def products(self, width: int) -> DeviceProducts:
         return DeviceProducts.on(self.device, width, self.columns)

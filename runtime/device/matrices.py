@@ -13,7 +13,7 @@ import torch
 
 from quants.feedback import damping_of, upper_factor
 
-from ..arrays import Floats
+from ..arrays import Doubles, Floats
 from ..hessians import Products
 from ..products.block_diagonal import BlockDiagonal, column_blocks
 
@@ -62,7 +62,7 @@ class DeviceMatrix(BlockDiagonal):
         return product
 
 
-def on_device(values: Floats, device: torch.device) -> torch.Tensor:
+def on_device(values: Floats | Doubles, device: torch.device) -> torch.Tensor:
     """Return an array of the host on a device."""
     return torch.from_numpy(np.ascontiguousarray(values)).to(device)
 
