@@ -180,6 +180,10 @@ class Device(Protocol):
         """Release weights."""
         ...
 
+    def for_another(self) -> "Device":
+        """Return the same device for a model that shares some weights with this one."""
+        ...
+
     def hessians(self, threads: int, columns: int) -> Any:
         """Return empty `runtime.hessians.Hessians` that are summed there."""
         ...

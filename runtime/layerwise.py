@@ -3,7 +3,7 @@
 Between two layers only the hidden states of the text are kept: float32, tokens times the model's width.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,15 @@ def hessians(model: "RunningModel", columns: int) -> "Hessians":
         return Hessians(model.threads, columns)
     made: Hessians = model.device.hessians(model.threads, columns)
     return made
+
+
+def beside(model: "RunningModel", tensors: Mapping[str, Tensor]) -> "RunningModel":
+    """Return the model with other tensors, computed where it is."""
+    from .model import RunningModel
+
+    other = RunningModel(model.metadata, tensors, threads=model.threads)
+    other.device = None if model.device is None else model.device.for_another()
+    return other
 
 
 def drop(model: "RunningModel", layer: Layer) -> None:

@@ -16,16 +16,16 @@ def observe_mixed(forward: ForwardContext, layer: Layer, own: LayerHParams, x: F
 
     As many mixtures as there are tokens: of every head, but of a few queries each.
     """
-    rows = value_rows(forward, layer, own)
-    if forward.observe_values is None or rows is None:
+    read_by = value_weight(forward, layer, own)
+    if forward.observe_values is None or read_by is None:
         return
     for mixed in _mixed(forward, layer, own, x, q, k):
-        forward.observe_values(*rows, mixed)
+        forward.observe_values(*read_by, mixed)
 
 
-def value_rows(forward: ForwardContext, layer: Layer, own: LayerHParams) -> tuple[str, int] | None:
-    """Return the weight that makes values and the first of its rows that do; None where mixtures are not observed."""
-    if forward.hparams.alibi or forward.cache is not None:
+def value_weight(forward: ForwardContext, layer: Layer, own: LayerHParams) -> tuple[str, int] | None:
+    """Return the name of the weight that makes values and their first row in it, if their mixed inputs are observed."""
+    if forward.observe_values is None or forward.hparams.alibi or forward.cache is not None:
         return None
     if "attn_v.weight" in layer:
         return layer.need("attn_v.weight").name, 0
@@ -34,8 +34,8 @@ def value_rows(forward: ForwardContext, layer: Layer, own: LayerHParams) -> tupl
     return None
 
 
-def asked_of(length: int, heads: int) -> Ids:
-    """Return the positions of the queries whose mixtures are observed."""
+def asked_of_text(heads: int, length: int) -> Ids:
+    """Return the positions of a text whose queries mix inputs: as many of them as give each head's `length` in all."""
     return np.arange(heads // 2 % length, length, min(heads, length))
 
 
@@ -43,7 +43,7 @@ def _mixed(
     forward: ForwardContext, layer: Layer, own: LayerHParams, x: Floats, q: Floats, k: Floats
 ) -> Iterator[Floats]:
     heads, kv_heads, length = q.shape[1], k.shape[1], forward.length
-    group, asked = heads // kv_heads, asked_of(length, heads)
+    group, asked = heads // kv_heads, asked_of_text(heads, length)
     sinks = layer.array("attn_sinks.weight")
     for text in range(forward.texts):
         rows = slice(text * length, (text + 1) * length)

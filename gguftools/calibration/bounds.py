@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING
 
 from quants import Tensor
 
-from ..measurement.perplexity import tokens_at_once
-from ..models.model import Model
-
 if TYPE_CHECKING:
     from runtime.layer import Device
 
@@ -25,7 +22,6 @@ AT_ONCE = 2  # triangles that are found at a time, however many threads there ar
 SUMS, DRIFTS, OWN, TRIANGLE = 2, 2, 2 * 8 + 2 * 4 + 3 * 4 + 4, 28
 OF_SUMS, OF_SUMS_ON_DEVICE = 4, 8  # bytes of a number of the sums
 DEVICE_SHARE = 0.5  # of a device's memory for weights that matrices may take
-TOKENS_ON_DEVICE, VALUES_ON_DEVICE = 8192, 1 << 26  # of windows together; of the widest weight's outputs
 
 
 def columns_within(memory: int, tensors: Iterable[Tensor], of_sums: int = OF_SUMS) -> int:
@@ -55,10 +51,3 @@ def columns_on(device: "Device | None", memory: int, tensors: Iterable[Tensor]) 
         return columns_within(memory, tensors)
     limit = memory if device.memory is None else min(memory, int(DEVICE_SHARE * device.memory))
     return columns_within(limit, tensors, OF_SUMS_ON_DEVICE)
-
-
-def tokens_on(device: "Device | None", model: Model) -> int:
-    """Return how many tokens of windows run together through a layer: more on a device."""
-    if device is None:
-        return tokens_at_once(model)
-    return tokens_at_once(model, TOKENS_ON_DEVICE, VALUES_ON_DEVICE)

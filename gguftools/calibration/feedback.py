@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from quants import Format
 from quants.arguments import thread_count
 
+from ..measurement.perplexity import windows_at_once
 from ..models.devices import running_on
 from ..models.model import Model
 from ..quantization.planning import Planned, PrunedModel
 from ..writing.items import Item
 from ..writing.options import WriteOptions
 from ..writing.row_blocks import Progress
-from .bounds import columns_on, tokens_on
+from .bounds import columns_on
 from .choosing import Chosen, Piece, choose, combined, pieces_of
 from .computed import Computed, computed_for
 from .encoded import Encoded
@@ -70,7 +71,7 @@ def encode_layers(
     """
     threads, progress = thread_count(write.threads), write.progress or (lambda *_: None)
     net = running_on(calibration.device, layers.metadata, layers.tensors, threads=threads)
-    at_once = max(1, tokens_on(net.device, model) // windows.fitted.shape[1])
+    at_once = windows_at_once(model, windows.fitted.shape[1], net.device is not None)
     computed = computed_for(net)
     _Work(net, items, kept, windows, at_once, calibration.memory, computed, progress, workers).run()
 
@@ -138,13 +139,11 @@ class _Work:
     def _begin(self, ids: NDArray[np.int64], as_it_was: bool = False) -> list["Batch"]:
         """Embed texts, with the output's embedding, or with the model's if `as_it_was`."""
         from runtime import layerwise
-        from runtime.model import RunningModel
 
         net = self.net
         if EMBEDDING in self.kept.tensors and not as_it_was:
             changed = {**net.tensors, EMBEDDING: self.kept.tensors[EMBEDDING]}
-            net = RunningModel(net.metadata, changed, threads=net.threads)
-            net.device = self.net.device
+            net = layerwise.beside(net, changed)
         return layerwise.begin(net, split_evenly(ids, self.at_once))
 
     def _encode(self, name: str, hessians: "Hessians", held_hessians: "Hessians") -> None:

@@ -351,6 +351,7 @@ class _Measurement:
 
         head: the weight that makes logits, the embedding if tied.
         """
+        from runtime import layerwise
         from runtime.products.block_diagonal import weighted_sum
 
         by_name: dict[str, list[tuple[Part, BlockDiagonal]]] = {}
@@ -358,8 +359,11 @@ class _Measurement:
         if pieces:
             self.sensitivities.entries[head] = entry_of(pieces, self.net.tensors[head])
             errors, coarse = self._errors(self.net.tensors[head], pieces), self._coarse(self.net.tensors[head])
-            other = self._with(head, coarse)
-            batches = [replace(batch, forward=replace(batch.forward, network=other.network)) for batch in probe]
+            other = layerwise.beside(self.net, {**self.net.tensors, head: coarse})
+            batches = [
+                replace(batch, forward=replace(batch.forward, network=other.network, device=other.device))
+                for batch in probe
+            ]
             gain = self.judge.of(batches) / (errors[COARSE] or 1.0)
             self._forget([coarse])
             group = "output" if head == HEAD else "embedding"  # a tied one is corrected as a whole
@@ -369,7 +373,7 @@ class _Measurement:
             pieces = [Piece(0, tensor.rows, readers, readers)]
             self.sensitivities.entries.setdefault(EMBEDDING, entry_of(pieces, tensor))
             errors, coarse = self._errors(tensor, pieces), self._coarse(tensor)
-            other = self._with(EMBEDDING, coarse)
+            other = layerwise.beside(self.net, {**self.net.tensors, EMBEDDING: coarse})
             batches = [
                 replace(after, forward=before.forward)
                 for after, before in zip(self.judge.begin(other), self.judge.begin(self.net), strict=True)
@@ -382,14 +386,6 @@ class _Measurement:
             if len(parts) > 1:  # columns weigh by both
                 name, matrix = parts[0][0].weight, weighted_sum([(matrix, part.gain) for part, matrix in parts])
                 self.sensitivities.entries[name] = entry_of([Piece(0, 0, matrix, matrix)], self.net.tensors[name])
-
-    def _with(self, name: str, tensor: Tensor) -> "RunningModel":
-        """Return the model with another weight."""
-        from runtime.model import RunningModel
-
-        other = RunningModel(self.net.metadata, {**self.net.tensors, name: tensor}, threads=self.net.threads)
-        other.device = self.net.device
-        return other
 
     def _pieces(self, name: str, seen: "Hessians") -> list[Piece]:
         """Return the pieces of a weight that is searched for; none if some of its rows saw no input."""

@@ -1,15 +1,14 @@
 """A pass on a device: weights, angles, and the hidden state that operations hand on besides their values."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from archs.hparams.model_hparams import LayerHParams
-from archs.transforms import take
 from quants import Tensor
 
-from ..arrays import Floats, Ids
 from ..layer import IMAGE_WEIGHTS, ForwardContext, Layer
 from .weights import Weights, on_host, product
 
@@ -25,7 +24,13 @@ class DeviceContext:
         self.forward, self.weights, self.device = forward, weights, weights.device
         self.texts, self.length = forward.texts, forward.length
         self.block, self.keys, self.hparams = forward.block, forward.keys, forward.hparams
-        self._angles: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._once: dict[Any, Any] = {}
+
+    def once(self, name: Any, make: Callable[[], Any]) -> Any:
+        """Return what `make` returns, made once for all layers: each copy to a device waits for it."""
+        if name not in self._once:
+            self._once[name] = make()
+        return self._once[name]
 
     def tensor(self, values: Any) -> torch.Tensor:
         """Return an array of the host on the device: float32, or int64 as it is."""
@@ -120,11 +125,15 @@ class DeviceContext:
 
     def rope(self, own: LayerHParams) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cos and sin of each token's position, (tokens, rope_width / 2)."""
-        alike = own.rope_base, own.rope_scaled, own.rope_width
-        if alike not in self._angles:
+
+        def made() -> tuple[torch.Tensor, torch.Tensor]:
             cos, sin = self.forward.rope(own)
-            self._angles[alike] = self.tensor(cos), self.tensor(sin)
-        return self._angles[alike]
+            return self.tensor(cos), self.tensor(sin)
+
+        angles: tuple[torch.Tensor, torch.Tensor] = self.once(
+            ("rope", own.rope_base, own.rope_scaled, own.rope_width), made
+        )
+        return angles
 
     def cached(self, place: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return all keys and values so far of a layer's number: these appended to the cache, if there is one."""
@@ -143,10 +152,6 @@ class DeviceContext:
         """Store a recurrent layer's states after `tokens` more tokens, if there is a cache."""
         if self.forward.cache is not None:
             self.forward.cache.keep(layer.index, tokens, *(self.host(each).copy() for each in states))
-
-    def selected(self, tensor: Tensor, rows: Ids) -> Floats:
-        """Return some rows of a table, decoded on the host."""
-        return take(tensor, rows).float32()
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:

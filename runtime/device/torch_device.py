@@ -11,6 +11,7 @@ from quants.errors import OptionError
 
 from ..arrays import Floats
 from ..graph.builder import Graph
+from ..graph.placement import WEIGHTS_SHARE, bytes_on_device
 from ..head import LazyLogits, Output
 from ..layer import ForwardContext
 from ..products.precision import Precision
@@ -19,9 +20,8 @@ from .executor import Hook, Run, run
 from .hessians import DeviceHessians
 from .logits import DeviceLogits
 from .streaming import stream
-from .weights import Weights, bytes_on_device
+from .weights import Weights
 
-WEIGHTS_SHARE = 0.7  # of the free memory
 STATES_SHARE = 0.25  # of the memory for weights: hidden states that stay between layers
 
 
@@ -35,6 +35,13 @@ class TorchDevice:
     def __init__(self, device: torch.device, memory: int | None = None, fast: bool = False) -> None:
         self.device, self.memory, self.fast, self.weights = device, memory, fast, Weights(device)
         self.name, self.title = device.type, _title(device)
+        self._outputs: dict[str, Output] = {}
+
+    def for_another(self) -> "TorchDevice":
+        """Return the same device for a model that shares some weights with this one."""
+        other = TorchDevice(self.device, self.memory, self.fast)
+        other.weights = self.weights
+        return other
 
     def products(self, precision: Precision) -> str:
         """Return in words how products of matrices are computed."""
@@ -46,6 +53,7 @@ class TorchDevice:
 
     def stream(self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]]) -> Iterator[Floats]:
         """Yield the graph's result for each pass and its input (tokens, width), reading each weight once."""
+        self.weights.drop(output.weight for output in self._outputs.values())
         return stream(graph, passes, self.weights, self.memory)
 
     def run(self, graph: Graph, forward: ForwardContext, x: Floats, hooks: Mapping[int, Hook] | None = None) -> Floats:
@@ -54,8 +62,9 @@ class TorchDevice:
 
     def logits(self, logits: LazyLogits, output: Output) -> LazyLogits:
         """Return the same logits, computed on the device."""
-        fields = logits.x, logits.weight, logits.finish, logits.threads, logits.precision, logits.profile
-        return DeviceLogits(*fields, logits.streams, weights=self.weights, output=output)
+        output = self._outputs.setdefault(output.weight.name, output)  # the same tensor each time, to keep it there
+        fields = logits.x, output.weight, logits.finish, logits.threads, logits.precision, logits.profile
+        return DeviceLogits(*fields, logits.streams, weights=self.weights, output=output, memory=self.memory)
 
     def states(self, x: Floats, nbytes: int) -> torch.Tensor:
         """Return hidden states as `through` takes them: on the device if all of them take a small share of its memory.
@@ -79,7 +88,9 @@ class TorchDevice:
 
     def drop(self, tensors: Iterable[Tensor]) -> None:
         """Release weights."""
-        self.weights.drop(tensors)
+        dropped = list(tensors)
+        outputs = [self._outputs.pop(each.name).weight for each in dropped if each.name in self._outputs]
+        self.weights.drop([*dropped, *outputs])
 
     def hessians(self, threads: int, columns: int) -> DeviceHessians:
         """Return empty sums of the inputs of products, on the device. columns: maximum block size."""
