@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from ..arrays import Doubles, Floats, Ids
+from ..graph.placement import bytes_on_device
 from ..head import LazyLogits, Output, merged
 from .activations import softcap
 from .figures import LogitsOfRows, rows_of_logits, sums
-from .weights import Weights, bytes_on_device, on_host, product
+from .weights import Weights, on_host, product
 
 TILE = 1 << 25  # logits, or weights, that are there at once
 
