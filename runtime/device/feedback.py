@@ -16,12 +16,13 @@ from quants import Format, format_named
 from quants.feedback import encode_step, step_of
 
 from ..arrays import Floats
-from ..kernels.threads import parallel, spans
+from ..kernels.threads import share_out
 from ..products.block_diagonal import BlockDiagonal
 from .matrices import DeviceMatrix, float_type, on_device, triangle
 
-SPAN = 64  # rows that a thread rounds at once
-VALUES_AT_ONCE = 1 << 26  # of a weight, on the device
+MIN_ROWS = 64  # that a thread rounds at once: each call costs as much as ten rows, during which no other thread works
+CALLS_AT_ONCE = 3
+VALUES_AT_ONCE = 1 << 23  # of a weight: while some are rounded, the device carries the errors of others
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,15 @@ class DeviceFeedback:
 
     device: Any
     threads: int
-    calls_at_once: int = 1
+
+    @property
+    def calls_at_once(self) -> int:
+        """Return how many calls of `encode_by_columns` may run at once: Metal's queue is for one thread."""
+        return 1 if self.device.name == "mps" else CALLS_AT_ONCE
 
     def rows_at_once(self, width: int) -> int:
         """Return how many rows a call of `encode_by_columns` should get."""
-        return max(SPAN, VALUES_AT_ONCE // width // SPAN * SPAN)
+        return max(MIN_ROWS, VALUES_AT_ONCE // width // MIN_ROWS * MIN_ROWS)
 
     def moved(self, matrix: BlockDiagonal) -> DeviceMatrix:
         """Return a matrix of the processor on the device."""
@@ -100,5 +105,5 @@ def _rounded(
     def round_rows(start: int, stop: int) -> None:
         blocks[start:stop], errors[start:stop] = encode_step(form, own[start:stop].copy(), upper, weights)
 
-    parallel(round_rows, spans(len(own), SPAN), threads)
+    share_out(round_rows, len(own), MIN_ROWS, threads)
     return blocks, errors

@@ -92,17 +92,17 @@ def test_a_stopped_run_is_gone_on_with(two: Path, fed: Path, tmp_path: Path) -> 
 def test_experts_on_a_device(tmp_path: Path) -> None:
     checkpoints.build("qwen3-5-moe", tmp_path / "qwen3-5-moe")
     source = convert(tmp_path / "qwen3-5-moe", tmp_path / "moe.gguf", "f32").outputs[0].file
-    text = Calibration(FEW.texts, own_texts=False, n_ctx=64, chunks=32)
-    files = [tmp_path / "processor.gguf", tmp_path / "device.gguf", tmp_path / "small.gguf"]
-    places = [None, "cpu", DeviceOptions("cpu", memory=1)]
+    text = Calibration(FEW.texts, own_texts=False, n_ctx=64, chunks=16)
+    files = [tmp_path / "processor.gguf", tmp_path / "device.gguf"]
+    places = [None, DeviceOptions("cpu", memory=1)]
     reports = [
         quantize(source, RECIPE, file, gptq=replace(text, device=place))
         for file, place in zip(files, places, strict=True)
     ]
     fed = [{each.name for each in report.outputs[0].tensors if each.feedback} for report in reports]
-    assert fed[0] == fed[1] == fed[2]
+    assert fed[0] == fed[1]
     assert any("_exps" in name for name in fed[0])
-    found = divergence(source, *files[:2], text=[TEXT], n_ctx=64, chunks=8).as_dict()["files"]
+    found = divergence(source, *files, text=[TEXT], n_ctx=64, chunks=8).as_dict()["files"]
     processors, ours = (file["kl_divergence"]["mean"] for file in found)
     assert ours < 1.25 * processors
 
