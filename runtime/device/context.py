@@ -10,7 +10,6 @@ from archs.hparams.model_hparams import LayerHParams
 from quants import Tensor
 
 from ..layer import IMAGE_WEIGHTS, ForwardContext, Layer
-from .importance import observer_of
 from .precision import tf32_products
 from .weights import Weights, product
 
@@ -107,11 +106,19 @@ class DeviceContext:
         observe = self.forward.observe
         if observe is None:
             return
-        importance = observer_of(observe)
-        if importance is not None:
-            importance.observe_tensor(tensor.name, x, expert, experts)
+        owner: Any = getattr(observe, "__self__", None)
+        if hasattr(owner, "observe_tensor"):
+            owner.observe_tensor(tensor.name, x, expert, experts)
         else:
             observe(tensor.name, self.host(x), expert, experts)
+
+    def observe_values(self, name: str, first_row: int, mixed: torch.Tensor) -> None:
+        """Call the observer of values with their inputs as attention mixes them."""
+        observe = self.forward.observe_values
+        if observe is None:
+            return
+        takes_tensors = hasattr(getattr(observe, "__self__", None), "observe_tensor")
+        observe(name, first_row, mixed if takes_tensors else self.host(mixed))
 
     def norm(self, layer: Layer, role: str, x: torch.Tensor, eps: float = 0.0) -> torch.Tensor:
         """Return the norm `role` over the last axis; x itself if the layer has no such norm. eps: 0 for the model's."""
