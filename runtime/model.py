@@ -125,7 +125,7 @@ class RunningModel:
         cache_type: the type of keys and values. expected: tokens to make room for. Raises OptionError for an unknown
         type.
         """
-        return KVCache(cache_type, expected)
+        return KVCache(cache_type, expected) if self.device is None else self.device.new_cache(cache_type, expected)
 
     def new_pass(
         self,

@@ -3,6 +3,7 @@
 Recurrences go token by token over all texts and heads at once.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -24,8 +25,9 @@ def tailed(context: DeviceContext, layer: Layer, x: torch.Tensor, count: int, nu
     kept, body = list(context.states(layer)), x.reshape(context.texts, context.length, -1)
     tail = kept[number] if number < len(kept) else body.new_zeros((context.texts, count, body.shape[2]))
     known = torch.cat((tail, body), dim=1)
-    kept[number : number + 1] = [known[:, context.length :]]
+    kept[number : number + 1] = [known[:, context.length :].clone()]  # not the memory of all rows
     context.keep(layer, 0 if number else context.length, *kept)
+    context.remember(layer, number, lambda token: known[:, token + 1 : token + 1 + count].clone())
     return known
 
 
@@ -36,12 +38,15 @@ def scanned(
     kept = context.states(layer)
     state = kept[1] if len(kept) > 1 else inputs[0].new_zeros((context.texts, *shape))
     each = [x.reshape(context.texts, context.length, *x.shape[1:]) for x in inputs]
-    out = []
+    memory = 0 if context.cache is None else context.cache.memory
+    out, latest = [], deque[torch.Tensor](maxlen=memory + 1)
     for token in range(context.length):
         state, y = step(state, *(x[:, token] for x in each))
         out.append(y)
+        latest.append(state)
     if kept:
         context.keep(layer, 0, kept[0], state, *kept[2:])
+        context.remember(layer, 1, lambda token: latest[token - context.length])
     return torch.stack(out, dim=1).reshape(inputs[0].shape)
 
 
@@ -86,9 +91,10 @@ def _head_scan(context: DeviceContext, o: op.HeadScan, read: Values) -> torch.Te
 def _lightning_scan(context: DeviceContext, o: op.LightningScan, read: Values) -> torch.Tensor:
     x: torch.Tensor = read(o.x)
     rates = -torch.tensor(o.rates, dtype=torch.float32, device=context.device)
-    if context.forward.cache is not None:  # counts the tokens
-        kept = context.states(o.layer)
-        context.keep(o.layer, context.length, *(kept or (x.new_zeros((context.texts, 0)),)))
+    if context.cache is not None:  # counts the tokens
+        nothing = x.new_zeros((context.texts, 0))
+        context.keep(o.layer, context.length, nothing, *context.states(o.layer)[1:])
+        context.remember(o.layer, 0, lambda token: nothing)
     return _scan_heads(context, o.layer, rates, x, x.new_ones(x.shape[:2]), read(o.k), read(o.q))
 
 

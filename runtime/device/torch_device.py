@@ -10,8 +10,10 @@ from quants.errors import OptionError
 from ..arrays import Floats
 from ..graph.builder import Graph
 from ..head import LazyLogits, Output
+from ..kv_cache import CacheType
 from ..layer import ForwardContext
 from ..products.precision import Precision
+from .cache import DeviceCache
 from .executor import Hook, run
 from .logits import DeviceLogits
 from .streaming import stream
@@ -42,6 +44,10 @@ class TorchDevice:
     def stream(self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]]) -> Iterator[Floats]:
         """Yield the graph's result for each pass and its input (tokens, width), reading each weight once."""
         return stream(graph, passes, self.weights, self.memory)
+
+    def new_cache(self, cache_type: CacheType, expected: int) -> DeviceCache:
+        """Return an empty cache on the device. Raises OptionError for an unknown type."""
+        return DeviceCache(self.device, cache_type, expected)
 
     def run(self, graph: Graph, forward: ForwardContext, x: Floats, hooks: Mapping[int, Hook] | None = None) -> Floats:
         """Return the graph's result for the input x (tokens, width), on the host."""
