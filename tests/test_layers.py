@@ -40,7 +40,6 @@ ORDER = (
     "runtime.sampling",
     "runtime runtime.products runtime.mixers",
     "runtime.graph",
-    "runtime.device",
     "runtime.evaluation runtime.decoder runtime.model runtime.mtp runtime.layerwise "
     "runtime.evaluation.joint_decision runtime.evaluation.option_scores "
     "runtime.encoder_decoder runtime.audio_codec runtime.node_values runtime.evaluation.pooling runtime.prefill "
@@ -48,6 +47,7 @@ ORDER = (
     "runtime.evaluation.perplexity runtime.evaluation.divergence runtime.evaluation.choices "
     "runtime.evaluation.stored_states "
     "runtime.evaluation.statistics runtime.evaluation.stored_logits runtime.evaluation.windows",
+    "runtime.device",
     "runtime.multimodal",
     "runtime.speculation",
     "runtime.generation runtime.batched_generation runtime.beam_search",

@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from contextlib import closing, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from pickle import dumps, loads
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,7 +27,7 @@ from ..writing.executors import leaves_process
 from ..writing.resume import fingerprint
 from .importance_state import unfinished_sums
 from .options import ImatrixOptions
-from .perplexity import Progress, windows_at_once
+from .perplexity import TOKENS_AT_ONCE, Progress, windows_at_once
 from .text_tokens import read_text
 from .workers import Runnable, in_turn, opened_once, runnable
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from .importance_state import State
 
 MAX_SQUARE = 3e38  # what float32 holds
+BATCHES_AT_ONCE = 16  # of which the sums stay on a device
+BYTES_OF_STATES = 4 << 30  # on the host, of batches that go layer by layer through a model
 HEAD = ("output.weight", "token_embd.weight")  # which need no importance in recipes
 
 
@@ -114,6 +117,8 @@ def imatrix(
         progressed = _Progressed(state, keep, total, progress)
         batches = _batches(texts, progressed.done, min(at_once, keep) if keep else at_once)
         measured = _sums_here(which, batches) if away is None else _sums_elsewhere(away, spec, batches)
+        if net.device is not None:
+            measured = _sums_on_device(which, batches, _batches_at_once(net, keep))
         try:
             with closing(measured):
                 for windows, sums in measured:
@@ -188,6 +193,31 @@ Batches = Generator[tuple[int, dict[str, "Sums"]], None, None]  # how many windo
 def _sums_here(measured: _Measured, batches: Iterator[Ids]) -> Batches:
     for ids in batches:
         yield len(ids), _sums(measured, ids)
+
+
+def _batches_at_once(net: "RunningModel", keep: int) -> int:
+    """Return how many batches are summed before their sums come from the device. keep: windows between two saves."""
+    assert net.device is not None
+    if not net.device.streams(net.tensors.values()):
+        return keep or BATCHES_AT_ONCE
+    states = BYTES_OF_STATES // (4 * net.network.hparams.width * TOKENS_AT_ONCE)
+    return max(1, states)
+
+
+def _sums_on_device(measured: _Measured, batches: Iterator[Ids], at_once: int) -> Batches:
+    """Yield the sums of `at_once` batches at a time, made on the model's device."""
+    from runtime.device.importance import DeviceImportance
+
+    net = copy(measured.net)
+    while group := list(islice(batches, at_once)):
+        importance = DeviceImportance(wanted=lambda name: measured.with_output or name not in HEAD, threads=net.threads)
+        net.observe = importance.observe
+        net.prepare((ids, 0) for ids in group)
+        for ids in group:
+            read = net.lazy_logits(ids)
+            if measured.nextn:
+                net.mtp_logits(ids, read.states)
+        yield sum(map(len, group)), importance.finish()
 
 
 def _sums_elsewhere(executor: Executor, spec: bytes, batches: Iterator[Ids]) -> Batches:

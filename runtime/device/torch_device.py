@@ -92,7 +92,7 @@ def _title(device: torch.device) -> str:
         return f"{device} ({torch.cuda.get_device_name(device)})"
     if device.type == "xpu":
         return f"{device} ({torch.xpu.get_device_name(device)})"
-    return "torch on the processor" if device.type == "cpu" else str(device)
+    return "the processor (torch)" if device.type == "cpu" else str(device)
 
 
 def _free_memory(device: torch.device) -> int | None:

@@ -171,9 +171,10 @@ def _print(result: "PerplexityReport") -> None:
         print()
     put(sys.stdout, "perplexity  ", (f"{result.perplexity:.4f}", "bold"), f" ± {result.standard_error:.4f}")
     if not terminal.quiet:
+        where = f" on {result.device}" if result.device else ""
         print(
             f"{len(result.chunks)} windows of {result.n_ctx} tokens, {result.tokens_per_second:.0f} tokens/s"
-            f" with products in {result.products}{prepared(result.compile_seconds)}"
+            f" with products in {result.products}{where}{prepared(result.compile_seconds)}"
         )
     if result.profile:
         for operation, seconds in sorted(result.profile.items(), key=lambda each: -each[1]):
