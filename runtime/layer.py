@@ -139,12 +139,19 @@ class Network:
 
 
 class Device(Protocol):
-    """What computes passes elsewhere than in numpy: see `runtime.device`. title: its name for people."""
+    """What computes passes elsewhere than in numpy: see `runtime.device`. title: its name for people. memory: bytes for
+    weights, None for no limit.
+    """
 
     title: str
+    memory: int | None
 
     def products(self, precision: Precision) -> str:
         """Return in words how products of matrices are computed."""
+        ...
+
+    def release(self) -> None:
+        """Drop all weights, which are moved there again when they are read."""
         ...
 
     def new_cache(self, cache_type: CacheType, expected: int) -> KVCache:
@@ -153,6 +160,10 @@ class Device(Protocol):
 
     def run(self, graph: Any, forward: "ForwardContext", x: Floats, hooks: Any = None) -> Floats:
         """Return the graph's result for the input x (tokens, width)."""
+        ...
+
+    def bytes_of(self, tensors: Iterable[Tensor]) -> int:
+        """Return the bytes that weights take there."""
         ...
 
     def streams(self, tensors: Iterable[Tensor]) -> bool:

@@ -18,6 +18,7 @@ from quants.errors import OptionError
 from runtime.arrays import Doubles
 
 from ..io.atomic import NOTHING, InputFiles
+from ..models.devices import name_of_device, running_on
 from ..models.model import Model, opened
 from .evaluation_report import EvaluationReport, FileScores, Score, TestReport, is_right, score_of
 from .options import EvaluationOptions
@@ -27,11 +28,13 @@ from .tasks import hellaswag, multiple_choice, winogrande
 from .tasks.task import Drawn, Task
 
 if TYPE_CHECKING:
+    from runtime.arrays import Ids
     from runtime.evaluation.choices import Choices
     from runtime.model import RunningModel
     from runtime.tokenizer import Tokenizer
 
 TOKENS_AT_ONCE = 2048  # weights are decoded once for all of them
+TOKENS_AHEAD = 1 << 18  # whose states wait in memory for their scores
 TASKS_AT_ONCE = 32
 SEQUENCES = 4  # llama-perplexity's default: a task may fill so many windows
 
@@ -67,11 +70,11 @@ def evaluate(
 
     sources: one or several models. hellaswag, winogrande, multiple_choice: files of tasks in llama-perplexity's
     formats, at least one of them. n_ctx: a task's tokens (the common beginning of its answers once) must fit into 4
-    windows of so many. threads: None for all processors. options: precision, and which tasks. progress(tasks done, of
-    how many, score so far). Raises FileError, also for a model that is changed while it is measured, OptionError (no
-    benchmark; a task too long), ModelError, VocabularyError.
+    windows of so many. threads: None for all processors. options: precision, device, and which tasks. progress(tasks
+    done, of how many, score so far).
+    Raises FileError, also for a model that is changed while it is measured, OptionError (no benchmark; a task too
+    long), ModelError, VocabularyError.
     """
-    from runtime.model import RunningModel
     from runtime.products.precision import precision_named, products
 
     options = options or EvaluationOptions()
@@ -85,14 +88,19 @@ def evaluate(
         raise OptionError("no model is given")
     drawn = [each.load(path, options.tasks, options.seed) for each, path in asked]
     nets = [
-        RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen) for model in models
+        running_on(options.device, model.metadata, model.tensors, threads=threads, precision=chosen) for model in models
     ]  # fail before another model has run for an hour
+    device = nets[0].device
+    for net in nets:
+        if net.device is not None:
+            net.device.release()  # of the weights that it was tested with
     by_model = [
         [_part(model, net, draw.tasks, n_ctx) for draw in drawn] for model, net in zip(models, nets, strict=True)
     ]
     parts = [part for own in by_model for part in own]
     names = [test.name for test, _ in asked]
     plan = {"measurement": "evaluation", "precision": chosen, "tasks": options.tasks, "seed": options.seed}
+    plan |= {} if device is None else {"device": device.title, "products": device.products(chosen)}
     read = [path for model in models for path in model.files]
     reads = NOTHING.also(read).also(path for _, path in asked)
     with _record(options, plan, names, parts, read, reads) as kept:
@@ -106,7 +114,9 @@ def evaluate(
     ]
     warnings = [f"left out: {remark}" for draw in drawn for remark in draw.left_out]
     warnings += filter(None, map(_context_warning, models, by_model))
-    return EvaluationReport(n_ctx, options.seed, chosen, products(chosen), about, files, warnings)
+    multiplied = products(chosen) if device is None else device.products(chosen)
+    where = name_of_device(nets[0])
+    return EvaluationReport(n_ctx, options.seed, chosen, multiplied, about, files, warnings, where)
 
 
 def _asked(paths: Mapping[str, PathLike | None]) -> list[tuple[Benchmark, Path]]:
@@ -131,6 +141,8 @@ def _scores(
         base = scores[number % tests] if number >= tests else None
         scores.append(score_of(part.tasks, answers, base, seconds))
         done, group = done + len(part.tasks), group + len(part.groups)
+        if (number + 1) % tests == 0 and part.net.device is not None:
+            part.net.device.release()  # for the next file
     return scores
 
 
@@ -248,10 +260,11 @@ def _measured(
     """Return the answers' scores and their seconds. first: the number of the part's first group in the record."""
     scores: list[list[float]] = []
     seconds, correct = 0.0, 0
+    ahead = _Ahead(part, [kept is not None and kept.earlier(first + i) is not None for i in range(len(part.groups))])
     for number, group in enumerate(part.groups, first):
         values = None if kept is None else kept.earlier(number)
         if values is None:
-            values = _computed(part, group)
+            values = _computed(part, group, ahead, number - first)
             if kept is not None:
                 kept.note(number, values)
         ends = np.cumsum(part.answers(group))
@@ -263,11 +276,39 @@ def _measured(
     return scores, seconds
 
 
-def _computed(part: _Part, group: slice) -> Doubles:
+class _Ahead:
+    """What a device that reads the weights layer by layer computes of groups of tasks before they are scored, together.
+
+    known: for each group whether its scores are known already.
+    """
+
+    def __init__(self, part: _Part, known: Sequence[bool]) -> None:
+        self._part, self._known, self._stop = part, known, 0
+
+    def prepare(self, number: int) -> None:
+        """Compute a group, and those after it, that are not computed yet."""
+        from runtime.evaluation.choices import asked_for
+
+        part, tokens = self._part, 0
+        if number < self._stop:
+            return
+        batches: list[tuple[Ids, int]] = []
+        self._stop = number
+        while self._stop < len(part.groups) and tokens < TOKENS_AHEAD:
+            if not self._known[self._stop]:
+                for ids in asked_for(part.choices[part.groups[self._stop]], TOKENS_AT_ONCE):
+                    batches.append((ids, 0))
+                    tokens += ids.size
+            self._stop += 1
+        part.net.prepare(batches)
+
+
+def _computed(part: _Part, group: slice, ahead: _Ahead, number: int) -> Doubles:
     """Return the scores of all answers of a group, and the seconds they took: float64 (answers + 1, 1)."""
     from runtime.evaluation.choices import mean_log_probabilities
 
     start, branched = time.perf_counter(), part.net.branched_logits if part.net.branches else None
+    ahead.prepare(number)
     means = mean_log_probabilities(part.choices[group], part.net.lazy_logits, TOKENS_AT_ONCE, branched)
     values = [value for each in means for value in each]
     return np.array([*values, time.perf_counter() - start])[:, None]

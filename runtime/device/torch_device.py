@@ -37,13 +37,21 @@ class TorchDevice:
         """Return in words how products of matrices are computed."""
         return "TF32" if self.fast and precision != "exact" and self.device.type == "cuda" else "float32"
 
+    def bytes_of(self, tensors: Iterable[Tensor]) -> int:
+        """Return the bytes that weights take on the device."""
+        return sum(map(bytes_on_device, tensors))
+
     def streams(self, tensors: Iterable[Tensor]) -> bool:
         """Return whether these weights do not fit, so that texts go through the model layer by layer."""
-        return self.memory is not None and sum(map(bytes_on_device, tensors)) > self.memory
+        return self.memory is not None and self.bytes_of(tensors) > self.memory
 
     def stream(self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]]) -> Iterator[Floats]:
         """Yield the graph's result for each pass and its input (tokens, width), reading each weight once."""
         return stream(graph, passes, self.weights, self.memory)
+
+    def release(self) -> None:
+        """Drop all weights, which are moved to the device again when they are read."""
+        self.weights = Weights(self.device)
 
     def new_cache(self, cache_type: CacheType, expected: int) -> DeviceCache:
         """Return an empty cache on the device. Raises OptionError for an unknown type."""
