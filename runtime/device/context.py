@@ -7,10 +7,8 @@ import numpy as np
 import torch
 
 from archs.hparams.model_hparams import LayerHParams
-from archs.transforms import take
 from quants import Tensor
 
-from ..arrays import Floats, Ids
 from ..layer import IMAGE_WEIGHTS, ForwardContext, Layer
 from .cache import DeviceCache
 from .importance import DeviceImportance
@@ -28,7 +26,13 @@ class DeviceContext:
         self.forward, self.weights, self.device = forward, weights, weights.device
         self.texts, self.length = forward.texts, forward.length
         self.block, self.keys, self.hparams = forward.block, forward.keys, forward.hparams
-        self._angles: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._once: dict[Any, Any] = {}
+
+    def once(self, name: Any, make: Callable[[], Any]) -> Any:
+        """Return what `make` returns, made once for all layers: each copy to a device waits for it."""
+        if name not in self._once:
+            self._once[name] = make()
+        return self._once[name]
 
     def tensor(self, values: Any) -> torch.Tensor:
         """Return an array of the host on the device: float32, or int64 as it is."""
@@ -115,11 +119,15 @@ class DeviceContext:
 
     def rope(self, own: LayerHParams) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cos and sin of each token's position, (tokens, rope_width / 2)."""
-        alike = own.rope_base, own.rope_scaled, own.rope_width
-        if alike not in self._angles:
+
+        def made() -> tuple[torch.Tensor, torch.Tensor]:
             cos, sin = self.forward.rope(own)
-            self._angles[alike] = self.tensor(cos), self.tensor(sin)
-        return self._angles[alike]
+            return self.tensor(cos), self.tensor(sin)
+
+        angles: tuple[torch.Tensor, torch.Tensor] = self.once(
+            ("rope", own.rope_base, own.rope_scaled, own.rope_width), made
+        )
+        return angles
 
     @property
     def cache(self) -> DeviceCache | None:
@@ -149,10 +157,6 @@ class DeviceContext:
         if self.cache is not None and self.cache.memory:
             latest = range(max(0, self.length - self.cache.memory - 1), self.length)
             self.cache.remember(layer.index, number, [after(token) for token in latest])
-
-    def selected(self, tensor: Tensor, rows: Ids) -> Floats:
-        """Return some rows of a table, decoded on the host."""
-        return take(tensor, rows).float32()
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:

@@ -4,9 +4,10 @@ import torch
 
 from ..graph import encoder_operations as op
 from ..graph.encoder_text import relative_bias
+from ..products.matmul import gather
 from .attention import Masked, attend
+from .attention_operations import masked
 from .context import DeviceContext
-from .plain_operations import masked
 from .table import Values, computes
 
 
@@ -36,6 +37,12 @@ def _cross_attention(context: DeviceContext, o: op.CrossAttention, read: Values)
 
 def _all(context: DeviceContext, keys: int, causal: bool, bias: torch.Tensor | None) -> Masked:
     return masked(context, None, keys, 1.0, causal=causal, bias=bias)
+
+
+@computes(op.EmbedCodes)
+def _embed_codes(context: DeviceContext, o: op.EmbedCodes, read: Values) -> torch.Tensor:
+    assert context.forward.tokens is not None  # set by the callers of whole graphs
+    return context.tensor(gather(o.outside.need("token_embd.weight"), context.forward.tokens))
 
 
 @computes(op.FrameConvolution)

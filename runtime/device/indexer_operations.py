@@ -11,10 +11,11 @@ from quants.errors import ModelError
 from ..arrays import Ids
 from ..graph import indexer_operations as op
 from ..layer import Layer
+from ..mixers.attention import BIDIRECTIONAL
 from ..mixers.compressed_attention import PLACES, tail_angles
 from .attention import Masked, attend
+from .attention_operations import masked, rotate, visible
 from .context import DeviceContext, layer_norm
-from .plain_operations import masked, rotate
 from .table import Values, computes
 
 
@@ -201,10 +202,10 @@ def _compressed_attention(context: DeviceContext, o: op.CompressedAttention, rea
         entries = read(o.entries)
         both = torch.cat((both, entries), dim=1)
         bias = torch.cat((bias.expand(context.texts, -1, -1, -1), _seen_entries(context, o, read, entries, at)), dim=3)
-    whole = torch.zeros_like(at), torch.full_like(at, both.shape[1])
+    whole = visible(context, BIDIRECTIONAL, forward.positions, both.shape[1])
     sinks = context.weights.array(o.layer, "attn_sinks.weight")
     joined = both.reshape(-1, 1, both.shape[2])
-    seen = Masked(*whole, own.attention_scale, sinks=sinks, bias=bias)
+    seen = Masked(whole, own.attention_scale, sinks=sinks, bias=bias)
     return attend(q, joined, joined, context.texts, seen).reshape(q.shape)
 
 

@@ -1,20 +1,17 @@
-"""Products, norms, sums, gates, attention, experts on a device (see `runtime.graph.operations`)."""
-
-from typing import Any
+"""Products, norms, sums, gates, nets, experts on a device (see `runtime.graph.operations`)."""
 
 import torch
 
-from archs.hparams.model_hparams import LayerHParams
 from archs.spec import sum_factor
 
+from ..embedding import embed, layer_input
+from ..experts import of_tokens
 from ..graph import operations as op
+from ..head import output_of
 from ..layer import Layer
-from ..mixers.attention import AttentionOptions
-from ..mixers.latent_attention import attention_scale, size_of
-from ..mixers.self_attention import alibi_slopes, keys_after, temperature
 from . import activations, experts
-from .attention import Masked, attend
 from .context import DeviceContext, layer_norm, rms_norm
+from .logits import DeviceLogits
 from .table import Values, computes
 from .weights import product
 
@@ -160,139 +157,6 @@ def _scale_by_gate(context: DeviceContext, o: op.ScaleByGate, read: Values) -> t
     return each.reshape(mixed.shape)
 
 
-# Attention
-
-
-def rotate(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor], kind: str) -> torch.Tensor:
-    """Return heads x (n, heads, width) with their first values rotated. kind: "adjacent" or "halves" pairs."""
-    cos, sin = (each[:, None] for each in angles)
-    pairs = cos.shape[-1]
-    turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
-    if kind == "adjacent":
-        a, b = turned[..., 0::2], turned[..., 1::2]
-        new = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
-    else:
-        a, b = turned[..., :pairs], turned[..., pairs:]
-        new = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-    return torch.cat((new, rest), dim=-1) if rest.shape[-1] else new
-
-
-@computes(op.Rope)
-def _rope(context: DeviceContext, o: op.Rope, read: Values) -> torch.Tensor:
-    return rotate(read(o.x), context.rope(o.own), context.hparams.rope)
-
-
-@computes(op.ScaleQueries)
-def _scale_queries(context: DeviceContext, o: op.ScaleQueries, read: Values) -> torch.Tensor:
-    q, factors = read(o.x), temperature(context.forward, o.rotated)
-    scaled: torch.Tensor = q if factors is None else q * context.tensor(factors)[:, None, None]
-    return scaled
-
-
-def masked(context: DeviceContext, window: int | None, keys: int, scale: float, **more: Any) -> Masked:
-    """Return the keys of each text that its queries see in a layer with such a window, by their positions.
-
-    more: causal, chunk, keys_after as of `AttentionOptions`; the rest as of `Masked`.
-    """
-    options = AttentionOptions(
-        more.pop("causal", context.block.causal), window, more.pop("chunk", None), more.pop("keys_after", None)
-    )
-    first, last = options.seen(context.forward.positions, keys)
-    return Masked(context.tensor(first), context.tensor(last), scale, **more)
-
-
-def keys_of_text(context: DeviceContext, k: torch.Tensor) -> int:
-    return len(k) // context.texts
-
-
-@computes(op.Attention)
-def _attention(context: DeviceContext, o: op.Attention, read: Values) -> torch.Tensor:
-    forward, own, q = context.forward, o.own, read(o.q)
-    k, v = context.cached(o.layer.index, read(o.k), read(o.v))
-    if any(other.kv_source_layer == o.layer.index for other in forward.hparams.layers):
-        forward.shared_keys[o.layer.index] = k, v
-    keys = keys_of_text(context, k)
-    if o.chosen is not None:
-        hidden = read(o.chosen)
-        seen = masked(context, None, keys, own.attention_scale, bias=hidden, causal=True)
-        return attend(q, k, v, context.texts, seen).flatten(1)
-    seen = masked(
-        context,
-        own.window,
-        keys,
-        own.attention_scale,
-        softcap=context.hparams.attention_softcap,
-        sinks=context.weights.array(o.layer, "attn_sinks.weight"),
-        chunk=own.chunk,
-        keys_after=keys_after(forward, own.window),
-        **_distance_penalties(context, own, keys),
-    )
-    return attend(q, k, v, context.texts, seen).flatten(1)
-
-
-def _distance_penalties(context: DeviceContext, own: LayerHParams, keys: int) -> dict[str, torch.Tensor]:
-    """Return ALiBi as arguments of `Masked`; none without it."""
-    network = context.forward.network
-    slopes, alibi_terms = alibi_slopes(network, own.heads), network.block.alibi_terms
-    if slopes is None:
-        return {}
-    if alibi_terms is None:
-        return {"slopes": context.tensor(slopes), "positions": context.tensor(context.forward.positions)}
-    terms = context.tensor(alibi_terms(slopes, keys, own.attention_scale))
-    return {"bias": terms[None, :, None].expand(1, own.heads, context.length, keys)}
-
-
-@computes(op.SharedAttention)
-def _shared_attention(context: DeviceContext, o: op.SharedAttention, read: Values) -> torch.Tensor:
-    own = o.own
-    k, v = context.forward.shared_keys[own.kv_source_layer or 0]
-    seen = masked(
-        context,
-        own.window,
-        keys_of_text(context, k),
-        own.attention_scale,
-        softcap=context.hparams.attention_softcap,
-        causal=True,
-        keys_after=keys_after(context.forward, own.window),
-    )
-    return attend(read(o.q), k, v, context.texts, seen).flatten(1)
-
-
-@computes(op.PerHead)
-def _per_head(context: DeviceContext, o: op.PerHead, read: Values) -> torch.Tensor:
-    x: torch.Tensor = read(o.x)
-    return torch.stack([context.project_expert(o.layer, o.role, x[:, i], i) for i in range(x.shape[1])], dim=1)
-
-
-@computes(op.Concat)
-def _concat(context: DeviceContext, o: op.Concat, read: Values) -> torch.Tensor:
-    x, y = read(o.x), read(o.y)
-    return torch.cat((x, y.expand(*x.shape[:-1], y.shape[-1])), dim=-1)
-
-
-@computes(op.LatentAttention)
-def _latent_attention(context: DeviceContext, o: op.LatentAttention, read: Values) -> torch.Tensor:
-    forward, query, key = context.forward, read(o.q), read(o.k)[0]
-    if o.chosen is not None:
-        forward.hidden_keys = read(o.chosen)
-    own = forward.numbers(o.layer)
-    width = size_of(context.keys, own, "attention.kv_lora_rank")
-    scale = attention_scale(context.keys, size_of(context.keys, own, "attention.key_length_mla"))
-    bias = None if own.window is not None else forward.hidden_keys
-    sinks = context.weights.array(o.layer, "attn_sinks.weight")
-    seen = masked(context, own.window, keys_of_text(context, key), scale, sinks=sinks, bias=bias, causal=True)
-    return attend(query, key, key[..., :width], context.texts, seen)
-
-
-@computes(op.WidenedAttention)
-def _widened_attention(context: DeviceContext, o: op.WidenedAttention, read: Values) -> torch.Tensor:
-    own = context.forward.numbers(o.layer)
-    k, v = context.cached(o.layer.index, read(o.k), read(o.v))
-    scale = attention_scale(context.keys, own.key_width)
-    seen = masked(context, None, keys_of_text(context, k), scale, causal=True)
-    return attend(read(o.q), k, v, context.texts, seen).flatten(1)
-
-
 # Nets and experts
 
 
@@ -366,8 +230,6 @@ def _top_experts(context: DeviceContext, o: op.TopExperts, read: Values) -> torc
 
 @computes(op.ExpertsOfTokens)
 def _experts_of_tokens(context: DeviceContext, o: op.ExpertsOfTokens, read: Values) -> torch.Tensor:
-    from ..experts import of_tokens
-
     return context.tensor(of_tokens(context.forward, o.layer, len(read(o.x))))
 
 
@@ -409,8 +271,6 @@ def _combine(context: DeviceContext, o: op.Combine, read: Values) -> torch.Tenso
 
 @computes(op.LayerInput)
 def _layer_input(context: DeviceContext, o: op.LayerInput, read: Values) -> torch.Tensor:
-    from ..embedding import layer_input
-
     return context.tensor(layer_input(context.forward, o.layer))
 
 
@@ -428,3 +288,19 @@ def _scale_and_skip(context: DeviceContext, o: op.ScaleAndSkip, read: Values) ->
 @computes(op.ExpertLinear)
 def _expert_linear(context: DeviceContext, o: op.ExpertLinear, read: Values) -> torch.Tensor:
     return context.project_expert(o.layer, o.role, read(o.x), o.number)
+
+
+# Whole graphs
+
+
+@computes(op.Embed)
+def _embed(context: DeviceContext, o: op.Embed, read: Values) -> torch.Tensor:
+    assert context.forward.tokens is not None  # set by the callers of whole graphs
+    return context.tensor(embed(context.forward, context.forward.tokens))
+
+
+@computes(op.Logits)
+def _logits(context: DeviceContext, o: op.Logits, read: Values) -> torch.Tensor:
+    forward, output = context.forward, output_of(context.forward.network)
+    fields = context.host(read(o.x)), output.weight, output.finish(forward.threads), forward.threads, forward.precision
+    return context.tensor(DeviceLogits(*fields, weights=context.weights, output=output).float32())
