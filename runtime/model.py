@@ -398,24 +398,15 @@ class RunningModel:
             raise ModelError("hidden states are not finite: the file's weights are damaged", DAMAGED)
         return states.reshape(*ids.shape, -1)
 
-    @property
-    def branches(self) -> bool:
-        """Return whether `branched_logits` supports the model here: not on a device."""
-        return self.device is None and self._branches
-
     @cached_property
-    def _branches(self) -> bool:
-        """Return whether only plain attention mixes tokens."""
+    def branches(self) -> bool:
+        """Return whether `branched_logits` supports the model: only plain attention mixes tokens."""
         plain = self.encoder_decoder is None and "altup_proj.weight" not in self.tensors and self.observe is None
         return plain and supports_branches(self.network)
 
-    @property
-    def trees(self) -> bool:
-        """Return whether `lazy_forward` supports trees of tokens here: not on a device."""
-        return self.device is None and self._trees
-
     @cached_property
-    def _trees(self) -> bool:
+    def trees(self) -> bool:
+        """Return whether `lazy_forward` supports trees of tokens."""
         plain = self.encoder_decoder is None and "altup_proj.weight" not in self.tensors
         return plain and supports_trees(self.network)
 
@@ -492,8 +483,6 @@ class RunningModel:
         """Return `head` for positions `first` and on of each text, one after the other. noted: of `ForwardContext`."""
         if images:
             self._check_images(images, texts)
-        if self.device is not None and (branches or tree):
-            raise OptionError("texts with common beginnings are computed on the processor alone")
         if self.encoder is not None:
             with one_thread():
                 read = [encoder_decoder.read(self.new_pass(1, len(each)), self.encoder, each) for each in texts]

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,6 +176,12 @@ class _Part:
     choices: "Sequence[Choices]"
     groups: list[slice]
 
+    @property
+    def branches(self) -> bool:
+        """Return whether a task's beginning is computed once: not if all groups go layer by layer through a model."""
+        device = self.net.device
+        return self.net.branches and not (device is not None and device.streams(self.net.tensors.values()))
+
     def answers(self, group: slice) -> list[int]:
         """Return the number of answers of each task of a group."""
         return [len(each.scored) for each in self.choices[group]]
@@ -190,7 +196,8 @@ def _part(model: Model, net: "RunningModel", tasks: Sequence[Task], n_ctx: int) 
             what = f"{task.where} needs {choices.tokens} tokens; {SEQUENCES} windows of {n_ctx} are there for it"
             raise OptionError(what, f"a context of {-(-choices.tokens // SEQUENCES)} is enough for it")
         all_choices.append(choices)
-    return _Part(net, tasks, all_choices, _groups([each.tokens for each in all_choices], net.branches))
+    part = _Part(net, tasks, all_choices, [])
+    return replace(part, groups=_groups([each.tokens for each in all_choices], part.branches))
 
 
 def _groups(tokens: Sequence[int], branches: bool) -> list[slice]:
@@ -307,7 +314,7 @@ def _computed(part: _Part, group: slice, ahead: _Ahead, number: int) -> Doubles:
     """Return the scores of all answers of a group, and the seconds they took: float64 (answers + 1, 1)."""
     from runtime.evaluation.choices import mean_log_probabilities
 
-    start, branched = time.perf_counter(), part.net.branched_logits if part.net.branches else None
+    start, branched = time.perf_counter(), part.net.branched_logits if part.branches else None
     ahead.prepare(number)
     means = mean_log_probabilities(part.choices[group], part.net.lazy_logits, TOKENS_AT_ONCE, branched)
     values = [value for each in means for value in each]

@@ -147,8 +147,6 @@ def speculation_of(
     if model.device is not None and by != "lookup" and not isinstance(by, RunningModel):
         hint = "draft with a smaller model or by lookup, or leave the device out"
         raise OptionError("drafts from a model's states are computed on the processor alone", hint)
-    if model.device is not None and drafting.children > 1:
-        raise OptionError("several drafts for a place are checked on the processor alone", "leave `children` out")
     if by is model:
         raise OptionError("the draft is the model itself", "a smaller one is needed, or this one in a smaller format")
     if drafting.children > 1 and by == "lookup":
