@@ -1,0 +1,209 @@
+"""`generate`, `chat`, `embed` and `evaluate` on a device: the same as on the processor, or one clear line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gguftools
+from gguftools.measurement.evaluation import evaluate
+from gguftools.measurement.options import EvaluationOptions
+from gguftools.models.devices import DeviceOptions
+from quants.errors import OptionError
+from runtime.sampling.parameters import Sampling
+from runtime.speculation.parameters import Drafting
+
+from ..verify.embeddings import HEADS, PAIRS, TEXTS, made
+from .command_line import EXAMPLE, refused, typed
+
+pytestmark = pytest.mark.device
+GREEDY = Sampling(temperature=0, ignore_eos=True)
+PROMPT = "It is a truth universally acknowledged, that a single man"
+SMALL = DeviceOptions("cpu", memory=300_000)  # less than any model here takes
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("device") / "austen.gguf"
+    gguftools.convert(EXAMPLE, file, "f32")
+    gguftools.open(file).save(file.with_name("small.gguf"), "Q2_K")
+    return file
+
+
+def texts(path: Path, device: Any, **options: Any) -> list[list[int]]:
+    options = {"max_tokens": 30, **options}
+    if options.get("draft") == "model":
+        options["draft"] = path.with_name("small.gguf")
+    made = gguftools.open(path).generate_samples(PROMPT, options.pop("sampling", GREEDY), device=device, **options)
+    for each in made:
+        list(each)
+    return [each.tokens for each in made]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"cache_type": "f16"},
+        {"n": 3, "sampling": Sampling(temperature=0.7, seed=3)},
+        {"n": 2, "best_of": 3, "sampling": Sampling(temperature=0.9, seed=5)},
+        {"n": 2, "beam_width": 3},
+        {"draft": "lookup"},
+        {"draft": "model"},
+        {"draft": "model", "drafting": Drafting(children=2)},
+        {"prompt_logprobs": 2},
+    ],
+    ids=lambda each: " ".join(each) or "greedy",
+)
+def test_the_same_texts_as_on_the_processor(path: Path, options: dict[str, Any]) -> None:
+    assert texts(path, "cpu", **options) == texts(path, None, **options)
+
+
+def test_a_rounded_cache_is_as_large_as_on_the_processor(path: Path) -> None:
+    sizes = []
+    for device in ("cpu", None):
+        generation = gguftools.open(path).generate(PROMPT, GREEDY, device=device, cache_type="q8_0", max_tokens=8)
+        list(generation)
+        sizes.append(generation.cache_bytes)
+    assert sizes[0] == sizes[1]
+
+
+def test_weights_stay_on_the_device_from_text_to_text(path: Path) -> None:
+    model = gguftools.open(path)
+    runs = [model.generate(PROMPT, GREEDY, device=device, max_tokens=2).model for device in ("cpu", "cpu", None)]
+    assert runs[0] is runs[1]
+    assert runs[2].device is None
+
+
+def test_a_conversation_reads_only_what_is_new(path: Path) -> None:
+    model, answers = gguftools.open(path), []
+    model.chat_template = "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}"
+    for device in ("cpu", None):
+        chat = model.chat(GREEDY, device=device, max_tokens=12)
+        said = ["".join(piece.text for piece in chat.ask(text)) for text in ("Who is she?", "And he?")]
+        answers.append((said, chat.tokens_read))
+    assert answers[0] == answers[1]
+    assert answers[0][1] < 40
+
+
+@pytest.mark.parametrize("entry", ["bert", "modernbert", "qwen3", "t5", "falcon-h1"])
+def test_vectors_are_those_of_the_processor(entry: str, tmp_path: Path, shared: Path) -> None:
+    model = gguftools.open(made(entry, tmp_path, head=False))
+    for pooling in ("mean", "cls", "last", "none"):
+        wanted = model.embed(TEXTS, pooling=pooling).vectors
+        for device in ("cpu", SMALL):
+            found = model.embed([*TEXTS], pooling=pooling, device=device).vectors
+            np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("entry", HEADS)
+def test_scores_are_those_of_the_processor(entry: str, tmp_path: Path, shared: Path) -> None:
+    model = gguftools.open(made(entry, tmp_path, head=True))
+    wanted = model.embed(PAIRS, pooling="rank").vectors
+    np.testing.assert_allclose(model.embed(PAIRS, pooling="rank", device="cpu").vectors, wanted, atol=1e-5)
+
+
+def test_tasks_are_scored_as_on_the_processor(path: Path, tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.txt"
+    endings = ["smiled at her sister", "was a man of fortune", "rained", "went to Bath in the morning"]
+    tasks.write_text("".join(f"Elizabeth {i}\n{i % 4}\n" + "\n".join(endings) + "\n" for i in range(6)))
+    reports = [
+        evaluate(
+            [path, path.with_name("small.gguf")],
+            hellaswag=tasks,
+            options=EvaluationOptions(precision="exact", device=device),
+        )
+        for device in (None, "cpu", SMALL)
+    ]
+    assert [report.device for report in reports] == ["", "the processor (torch)", "the processor (torch)"]
+    for report in reports[1:]:
+        for one, other in zip(report.files, reports[0].files, strict=True):
+            np.testing.assert_allclose(one.tests["hellaswag"].scores, other.tests["hellaswag"].scores, atol=2e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"draft": "model"}], ids=["alone", "with a draft"])
+def test_a_model_that_does_not_fit(path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=r"take [\d,]+ bytes on the processor \(torch\), which has 300,000 bytes"):
+        texts(path, SMALL, **options)
+
+
+def test_a_draft_takes_room_next_to_the_model(path: Path) -> None:
+    model = gguftools.open(path)
+    room = 5 * sum(tensor.rows * tensor.width for tensor in model.tensors.values())
+    assert texts(path, DeviceOptions("cpu", memory=room))
+    with pytest.raises(OptionError, match="the weights of model and draft take"):
+        texts(path, DeviceOptions("cpu", memory=room), draft="model")
+
+
+def test_what_reads_a_models_states_is_refused(path: Path) -> None:
+    with pytest.raises(OptionError, match="drafts from a model's states are computed on the processor alone"):
+        texts(path, "cpu", draft="mtp")
+
+
+# The commands
+
+
+def called(command: str, path: Path, *options: object) -> subprocess.CompletedProcess[str]:
+    tasks = path.with_name("tasks.txt")
+    tasks.write_text("She\n0\nwent to Bath\nrained\nwas\nmarried a man of fortune\n")
+    own = {
+        "generate": ("-p", PROMPT, "-n", "8", "--temp", "0"),
+        "embed": ("-p", PROMPT, "--pooling", "mean"),
+        "evaluate": ("--hellaswag", tasks, "--precision", "exact"),
+    }
+    return typed(command, path, *own[command], *options)
+
+
+@pytest.mark.parametrize("command", ["generate", "embed", "evaluate"])
+def test_a_command(command: str, path: Path) -> None:
+    done = [called(command, path, "--json", *options) for options in ((), ("--device", "cpu"))]
+    assert [each.returncode for each in done] == [0, 0], done[1].stderr
+    results = [json.loads(each.stdout) for each in done]
+    assert [each["device"] for each in results] == ["", "the processor (torch)"]
+    for name in ("text", "tokens", "width", "precision"):
+        assert results[0].get(name) == results[1].get(name)
+
+
+@pytest.mark.parametrize("command", ["generate", "embed", "evaluate"])
+def test_what_a_command_refuses(command: str, path: Path) -> None:
+    refused(called(command, path, "--device", "cuda:99"), "torch finds no device 'cuda:99' here", "there are:")
+    refused(called(command, path, "--device", "gpu"), "device is 'gpu'", "auto, cpu, cuda")
+    refused(called(command, path, "--device-memory", "1G"), "--device-memory needs --device", code=2)
+
+
+def test_generate_refuses_a_model_that_does_not_fit(path: Path) -> None:
+    done = called("generate", path, "--device", "cpu", "--device-memory", "100K")
+    refused(done, "the model's weights take", "which has 100,000 bytes for them", "leave the device out")
+
+
+def test_chat_answers_on_a_device(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = path.with_name("chat.gguf")
+    model = gguftools.open(path)
+    model.chat_template = "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}"
+    model.save(file, overwrite=True)
+    said = []
+    for options in ((), ("--device", "cpu")):
+        monkeypatch.setattr("sys.stdin", open_lines("Who is she?\n"))
+        done = typed("chat", file, "-n", "8", "--temp", "0", *options)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    assert said[0] == said[1]
+    assert said[0].strip()
+
+
+def open_lines(text: str) -> Any:
+    import io
+
+    return io.StringIO(text)
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "embed", "evaluate"])
+def test_help_has_a_panel(command: str) -> None:
+    shown = typed(command, "--help").stdout
+    assert "Device" in shown
+    assert all(option in shown for option in ("--device", "--device-memory", "--fast"))
