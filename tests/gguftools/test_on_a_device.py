@@ -18,6 +18,8 @@ from quants.errors import OptionError
 from runtime.sampling.parameters import Sampling
 from runtime.speculation.parameters import Drafting
 
+from ..archs.checkpoints import build_encoder, lettered, scene
+from ..runtime.multimodal.test_vision import text_model
 from ..verify.embeddings import HEADS, PAIRS, TEXTS, made
 from .command_line import EXAMPLE, refused, typed
 
@@ -207,3 +209,28 @@ def test_help_has_a_panel(command: str) -> None:
     shown = typed(command, "--help").stdout
     assert "Device" in shown
     assert all(option in shown for option in ("--device", "--device-memory", "--fast"))
+
+
+SPECIAL = {
+    "gemma3": ("<image_soft_token>", "<start_of_image>", "<end_of_image>"),  # tokens of an image see each other
+    "qwen2-5-vl": ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>"),  # and have rows and columns
+    "qwen3-vl": ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>"),  # and are added to layers' outputs
+    "cogvlm": ("<unk>", "<image>", "[x]"),  # and have weights of their own
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_an_image_in_the_prompt(name: str, tmp_path: Path, shared: Path) -> None:
+    pytest.importorskip("PIL")
+    build_encoder(name, tmp_path / name)
+    gguftools.convert(tmp_path / name, tmp_path / "mmproj.gguf", "f32", part="mmproj")
+    running = text_model(tmp_path / name)
+    words = lettered(SPECIAL[name])
+    model = gguftools.Model(dict(running.metadata) | words, running.tensors)
+    texts = []
+    for device in ("cpu", None):
+        media = {"images": [scene(61, 97)], "projector": tmp_path / "mmproj.gguf"}
+        generation = model.generate("what", GREEDY, max_tokens=6, device=device, **media)
+        list(generation)
+        texts.append(generation.tokens)
+    assert texts[0] == texts[1]
