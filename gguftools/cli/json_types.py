@@ -537,6 +537,7 @@ class EmbeddedText(_EmbeddedText, total=False):
 class Embeddings(TypedDict):
     file: str
     output: str | None
+    device: str
     pooling: str
     normalize: int
     width: int
@@ -569,6 +570,7 @@ class _Generation(TypedDict):
     prefill_tokens_per_second: float
     decode_tokens_per_second: float
     cache_bytes: int
+    device: str
 
 
 class Generation(_Generation, total=False):

@@ -121,11 +121,12 @@ def drafts_of(contents: Contents, draft: Contents, options: GenerateOptions) -> 
     """
     _check_draft(contents, draft)
     target = running_model(contents, options.threads, options.device)
-    by = draft_reader(draft, target)
-    if by is None:
-        by = running_model(draft, options.threads, options.device)
-        check_fits(target, by)
-    return Drafts(by, draft.context_length, options.drafting)
+    reader = draft_reader(draft, target)
+    if reader is not None:
+        return Drafts(reader, draft.context_length, options.drafting)
+    smaller = running_model(draft, options.threads, options.device)
+    check_fits(target, smaller)
+    return Drafts(smaller, draft.context_length, options.drafting)
 
 
 def _check_draft(contents: Contents, draft: Contents) -> None:

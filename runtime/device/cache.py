@@ -37,8 +37,8 @@ class DeviceCache(KVCache):
     @property
     def nbytes(self) -> int:
         """Return the bytes in use, including spare room."""
-        rows = (each for pair in self._rows.values() for part in pair for each in part)
-        return super().nbytes + sum(each.nbytes for each in rows)
+        rows: int = sum(each.nbytes for pair in self._rows.values() for part in pair for each in part)
+        return super().nbytes + rows
 
     def append(self, layer: int, k: Any, v: Any) -> tuple[Any, Any]:
         """Append k (n, kv heads, d) and v (n, kv heads, dv); return all keys and values of the layer so far, as stored.
