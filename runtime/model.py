@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -41,6 +41,14 @@ from .profile import Profile
 from .rope import rope_scaling
 
 MAX_STEPS = 3  # of MAX_TOKENS each: from there on it is faster to decode weights once for all
+
+
+class Batch(NamedTuple):
+    """Arguments of `RunningModel.lazy_logits`: equally long texts, ids (n,) or (texts, n)."""
+
+    tokens: ArrayLike
+    first: int = 0
+    exact: bool = False
 
 
 class RunningModel:
@@ -94,7 +102,7 @@ class RunningModel:
         self.codes = decode_audio_codes(keys, grouped) if self.architecture.block.convolutions else None
         self.sparsity: Sparsity | None = None  # set by `use_predictor`
         self.device: Device | None = None  # set to compute passes elsewhere (see `runtime.device`)
-        self._prepared: dict[tuple[bytes, int], tuple[ForwardContext, Floats]] = {}  # results of `prepare`
+        self._prepared: dict[tuple[bytes, int, bool], tuple[ForwardContext, Floats]] = {}  # results of `prepare`
         self.observe_experts: ObserveExperts | None = None  # set to observe each expert's output
         self.profile: Profile | None = None  # set to time each category of operations
 
@@ -135,15 +143,19 @@ class RunningModel:
         branches: Branches | None = None,
         tree: TokenTree | None = None,
         images: Sequence[EmbeddedImage] = (),
+        exact: bool = False,
     ) -> ForwardContext:
-        """Return a pass of `texts` texts of `length` tokens each, which follow those in the cache."""
+        """Return a pass of `texts` texts of `length` tokens each, which follow those in the cache.
+
+        exact: with the precision "exact" instead of the model's.
+        """
         return ForwardContext(
             self.network,
             texts,
             length,
             cache,
             self.threads,
-            self.precision,
+            "exact" if exact else self.precision,
             self.observe,
             self.sparsity,
             self.profile,
@@ -371,13 +383,14 @@ class RunningModel:
             return None  # the text's length decides how it is rotated: all of these tokens at once
         return self._compiled if plain and tokens <= MAX_STEPS * MAX_TOKENS else None
 
-    def lazy_logits(self, tokens: ArrayLike, first: int = 0) -> LazyLogits:
+    def lazy_logits(self, tokens: ArrayLike, first: int = 0, exact: bool = False) -> LazyLogits:
         """Return `forward` without a cache, with logits computed on demand.
 
-        Raises ModelError for a model that ends in hidden states.
+        exact: with the precision "exact" instead of the model's. Raises ModelError for a model that ends in hidden
+        states.
         """
         ids = self._checked(tokens)
-        result = self._evaluate(ids.reshape(-1, ids.shape[-1]), None, first)
+        result = self._evaluate(ids.reshape(-1, ids.shape[-1]), None, first, exact=exact)
         if not isinstance(result, LazyLogits):
             raise ModelError(f"{self.architecture.name} gives no logits: it ends in hidden states")
         return in_shape(result, *ids.shape[:-1])
@@ -479,8 +492,12 @@ class RunningModel:
         tree: TokenTree | None = None,
         images: Sequence[EmbeddedImage] = (),
         noted: dict[int, Floats] | None = None,
+        exact: bool = False,
     ) -> LazyLogits | Floats:
-        """Return `head` for positions `first` and on of each text, one after the other. noted: of `ForwardContext`."""
+        """Return `head` for positions `first` and on of each text, one after the other.
+
+        noted: of `ForwardContext`. exact: of `lazy_logits`.
+        """
         if images:
             self._check_images(images, texts)
         if self.encoder is not None:
@@ -491,9 +508,9 @@ class RunningModel:
             with one_thread():
                 made = [spectra(self.new_pass(1, len(each)), self.codes, each) for each in texts]
             return np.concatenate([frames[first:] for frames in made])
-        if cache is None and (prepared := self._prepared.pop((texts.tobytes(), first), None)) is not None:
+        if cache is None and (prepared := self._prepared.pop((texts.tobytes(), first, exact), None)) is not None:
             return self._headed(*prepared, first)
-        forward = self.new_pass(len(texts), texts.shape[1], cache, branches, tree, images)
+        forward = self.new_pass(len(texts), texts.shape[1], cache, branches, tree, images, exact)
         forward.noted = {} if noted is None else noted
         forward.tokens = texts.reshape(-1)
         with one_thread():  # for the same bits whatever threads others use
@@ -521,25 +538,26 @@ class RunningModel:
         with one_thread():
             return head(forward, x)
 
-    def prepare(self, batches: Iterable[tuple[ArrayLike, int]]) -> None:
+    def prepare(self, batches: Iterable[Batch | tuple[ArrayLike, int]]) -> None:
         """Compute ahead what `lazy_logits` will be asked for, if the device reads the weights layer by layer.
 
-        batches: its arguments, ids and first position. Does nothing where one batch after another is as good. Raises
+        batches: its arguments. Does nothing where one batch after another is as good. Raises
         ModelError as `forward` does.
         """
         if self.device is None or self.encoder_decoder or self.encoder or self.codes:
             return
         if not self.device.streams(self.tensors.values()):
             return
-        passes = dict[tuple[bytes, int], tuple[ForwardContext, Floats]]()
-        for tokens, first in batches:
+        passes = dict[tuple[bytes, int, bool], tuple[ForwardContext, Floats]]()
+        for given in batches:
+            tokens, first, exact = Batch(*given)
             ids = self._checked(tokens)
             texts = ids.reshape(-1, ids.shape[-1])
-            forward = self.new_pass(*texts.shape)
+            forward = self.new_pass(*texts.shape, exact=exact)
             forward.tokens, forward.first = texts.reshape(-1), 0 if self.observe else first
             with one_thread():
                 x = forward.finite("token_embd.weight", embed(forward, forward.tokens))
-            passes[texts.tobytes(), first] = forward, x
+            passes[texts.tobytes(), first, exact] = forward, x
         graph = decoder.graph_of(self.network, self.sparsity is not None)
         results = self.device.stream(graph, [*passes.values()])
         for (name, (forward, _)), x in zip(passes.items(), results, strict=True):

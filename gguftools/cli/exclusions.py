@@ -24,6 +24,8 @@ ARGUMENTS = ("source", "recipes")
 ONE_FORM = "choose one output format"
 ONE_POOL = "choose local processes or a Dask scheduler"
 ONE_DEVICE = "workers compute on processors"
+PLANNED = "--plan estimates one plain run, for cards by name, and runs nothing"
+PLAN_NEEDS = {"card": "plan", "device_memory": "device plan", "fast": "device plan"}
 Rule = tuple[str, str, str]
 # Command ("": all) → an option, those that it excludes ("*": all but these), why.
 EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
@@ -54,7 +56,15 @@ EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
     "evaluate": [("json", "markdown", ONE_FORM)],
     "embed": [("prompt", "prompts", "choose one of them")],
     "export": [("mmproj", "tensors", "--tensors reads one file")],
-    "imatrix": [("workers", "scheduler", ONE_POOL), ("device", "workers scheduler", ONE_DEVICE)],
+    "imatrix": [
+        ("workers", "scheduler", ONE_POOL),
+        ("device", "workers scheduler", ONE_DEVICE),
+        (
+            "plan",
+            "device workers scheduler skip_chunks process_output nextn precision save_every resume overwrite",
+            PLANNED,
+        ),
+    ],
     "generate": [
         ("grammar", "json_schema", "text can follow only one of them"),
         ("draft", "draft_lookup draft_mtp", "only one way of drafting is possible"),
@@ -76,6 +86,7 @@ EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
     "hash": [("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest names the hashes")],
     "perplexity": [
         ("running", "json", "the JSON contains the value after every chunk"),
+        ("plan", "running sparse no_dense profile precision round_activations", PLANNED),
         ("device", "sparse profile", "it is for models that the processor computes"),
         ("round_activations", "precision", "it means --precision llama.cpp"),
     ],
@@ -146,7 +157,8 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
     },
     "hash": {"overwrite": "output"},
     "imatrix-info": {"overwrite": "merge", "fill": "check_model", "min_rows": "merge"},
-    "perplexity": {"no_dense": "sparse"},
+    "imatrix": PLAN_NEEDS,
+    "perplexity": {"no_dense": "sparse", **PLAN_NEEDS},
     "convert": {"rate": "plan", "prices": "plan"},
     "quantize": {
         "rate": "plan",

@@ -22,6 +22,7 @@ from ..inspection.validation import ValidationReport
 from ..lab.drafts import TemperatureFigures
 from ..lab.graph_values import Comparison
 from ..lab.reproduction import Attestation, TensorCheck, Verification
+from ..measurement.device_plan import DevicePlan
 from ..measurement.divergence_report import Text
 from ..measurement.evaluation_report import EvaluationReport
 from ..measurement.perplexities import PerplexityTable
@@ -487,6 +488,9 @@ class Divergence(TypedDict):
     base_entropy: float
     files: list[FileDivergence]
     warnings: list[str]
+    device: str
+    noise_floor: float | None
+    noise_floor_max: float | None
 
 
 class Draft(TypedDict):
@@ -634,11 +638,11 @@ PRINTED: Mapping[str, tuple[Any, ...]] = {  # by command: what it prints, one ob
     "graft": (Graft,),
     "graph": (ModelGraph, NodeValues, Comparison),
     "hash": (list[Digest], list[ManifestCheck]),
-    "imatrix": (Imatrix,),
+    "imatrix": (Imatrix, DevicePlan),
     "imatrix-info": (ImatrixInfo, list[ImatrixInfo]),
     "merge": (Shards,),
     "patch": (Patch,),
-    "perplexity": (PerplexityReport, PerplexityTable),
+    "perplexity": (PerplexityReport, PerplexityTable, DevicePlan),
     "quantize": (Quantization, list[RecipeInfo], Frontier),
     "reproduce": (Reproduction,),
     "set-metadata": (Edit,),

@@ -169,7 +169,7 @@ def parser(name: str) -> Callable[[str], Any]:
 
 def panel_of(name: str, own: Mapping[str, Sequence[str]]) -> str | None:
     """Return the panel of a parameter; own: the panels of its command."""
-    return next((title for title, names in {**SHARED_PANELS, **own}.items() if name in names), None)
+    return next((title for title, names in (*own.items(), *SHARED_PANELS.items()) if name in names), None)
 
 
 def option_groups(parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,12 +22,15 @@ from .texts import NamedText, Texts, TextWindows, texts_named, windows_of
 
 if TYPE_CHECKING:
     from runtime.arrays import Ids
+    from runtime.evaluation.noise import NoiseFloor
     from runtime.evaluation.perplexity import Perplexity, Windows
+    from runtime.head import LazyLogits
     from runtime.model import RunningModel
 
 log = logging.getLogger(__name__)
 TOKENS_AT_ONCE = 2048  # of several windows together: weights are decoded once for all of them
 VALUES_AT_ONCE = 1 << 23  # of the widest layer's: 32 MB, of which there are a few
+ON_DEVICE = 4096, 1 << 27  # the same on a device, where a pass widens each weight to float32
 
 Progress = Callable[[int, int, float], None]
 
@@ -52,6 +55,8 @@ class PerplexityReport(Report):
     of neurons that the file's predictor skipped, None without `sparse`; dense_perplexity: with all neurons, None if
     that was not measured. precision: as requested; products: what products of many rows were computed in. profile:
     seconds of each type of operation, None without `profile`. device: the device's name, "" for the processor.
+    noise_floor, noise_floor_max: mean and maximum of the KL divergence, in nats, of the first windows' predictions from
+    themselves, computed again one window at a time with exact products; None for the processor.
     """
 
     file: str
@@ -71,6 +76,8 @@ class PerplexityReport(Report):
     size_bytes: int = 0
     bits_per_weight: float = 0.0
     device: str = ""
+    noise_floor: float | None = None
+    noise_floor_max: float | None = None
 
 
 def perplexity(
@@ -103,7 +110,7 @@ def perplexity(
     if options.sparse:
         net.check_predictor()  # before anything is compiled
     plans = [windows(len(each.tokens), n_ctx, chunks=chunks, stride=options.stride) for each in read]
-    evaluate = _Evaluation(net, read, plans, windows_at_once(model, n_ctx), progress)
+    evaluate = _Evaluation(net, read, plans, windows_at_once(model, n_ctx, net.device is not None), progress)
     evaluate.begin()
     compile_seconds = _compiled(net, read, n_ctx)
     dense = evaluate()[0].perplexity if options.sparse and options.compare else None
@@ -133,6 +140,8 @@ def perplexity(
         size_bytes(model),
         bits_per_weight(model),
         name_of_device(net),
+        None if evaluate.noise is None else evaluate.noise.mean,
+        None if evaluate.noise is None else evaluate.noise.max,
     )
 
 
@@ -172,15 +181,19 @@ def _compiled(net: "RunningModel", read: Sequence[TextWindows], n_ctx: int) -> f
     return seconds
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Evaluation:
-    """A run over all windows of all texts. plans: the windows of each. batch: windows that run together."""
+    """A run over all windows of all texts.
+
+    plans: the windows of each. batch: windows that run together. noise: after a run on a device, its noise floor.
+    """
 
     net: "RunningModel"
     texts: Sequence[TextWindows]
     plans: "Sequence[Windows]"
     batch: int
     progress: Progress | None
+    noise: "NoiseFloor | None" = None
 
     def begin(self) -> None:
         """Report the number of windows."""
@@ -190,16 +203,32 @@ class _Evaluation:
     def __call__(self) -> "tuple[Perplexity, list[Perplexity]]":
         from runtime.evaluation.perplexity import perplexities
 
-        if self.net.device is not None:
-            self.net.prepare(self._passes())
+        forward = self.net.lazy_logits if self.net.device is None else self._begun_on_device()
         return perplexities(
             [each.tokens for each in self.texts],
-            self.net.lazy_logits,
+            forward,
             self.plans,
             bos=self.texts[0].bos,
             batch=self.batch,
             progress=self.progress,
         )
+
+    def _begun_on_device(self) -> "Callable[[Ids, int], LazyLogits]":
+        """Compute the first batch, and its noise floor; return what computes all batches for `perplexities`."""
+        from runtime.evaluation.noise import batches_of_noise, noise_floor, windows_of_noise
+
+        net, passes = self.net, self._passes()
+        first = next(passes)
+        twice = windows_of_noise(self.texts[0].windows[: self.batch])
+        net.prepare([first, *batches_of_noise(net, twice), *passes])
+        ready = [net.lazy_logits(*first)]
+        states = ready[0].x.reshape(-1, *ready[0].x.shape[-2:])  # (windows, positions, width)
+
+        def measured(place: int) -> "LazyLogits":
+            return replace(ready[0], x=states[place, twice[place].scored - twice[place].first])
+
+        self.noise = noise_floor(net, twice, measured)
+        return lambda ids, position: ready.pop() if ready else net.lazy_logits(ids, position)
 
     def _passes(self) -> "Iterator[tuple[Ids, int]]":
         """Yield what `perplexities` asks the model for."""
@@ -208,15 +237,16 @@ class _Evaluation:
                 yield inputs if self.batch > 1 else inputs[0], plan.first
 
 
-def tokens_at_once(model: Model) -> int:
+def tokens_at_once(model: Model, tokens: int = TOKENS_AT_ONCE, values: int = VALUES_AT_ONCE) -> int:
     """Return how many tokens of windows run together, so that the values of the widest layer stay bounded."""
     widest = max((tensor.shape[-2] for tensor in model.tensors.values() if _is_of_layer(tensor)), default=1)
-    return min(TOKENS_AT_ONCE, VALUES_AT_ONCE // widest)
+    return min(tokens, values // widest)
 
 
-def windows_at_once(model: Model, n_ctx: int) -> int:
+def windows_at_once(model: Model, n_ctx: int, on_device: bool = False) -> int:
     """Return how many windows of n_ctx tokens run together, at least one."""
-    return max(1, tokens_at_once(model) // n_ctx)
+    bounds = ON_DEVICE if on_device else (TOKENS_AT_ONCE, VALUES_AT_ONCE)
+    return max(1, tokens_at_once(model, *bounds) // n_ctx)
 
 
 def _is_of_layer(tensor: Tensor) -> bool:

@@ -1,20 +1,18 @@
-"""Operations of layers with states on a device (see `runtime.graph.recurrent_operations`).
+"""Operations of layers with states on a device (see `runtime.graph.recurrent_operations`)."""
 
-Recurrences go token by token over all texts and heads at once.
-"""
-
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..graph import recurrent_operations as op
 from ..layer import Layer
+from . import recurrences
 from .context import DeviceContext, layer_norm, rms_norm
 from .table import Values, computes
 
-Step = Callable[..., tuple[torch.Tensor, torch.Tensor]]  # (state, one token of each input) → state, output
+Scan = Callable[..., recurrences.Result]  # of inputs (texts, tokens, …) and states
 
 
 def tailed(context: DeviceContext, layer: Layer, x: torch.Tensor, count: int, number: int = 0) -> torch.Tensor:
@@ -32,22 +30,24 @@ def tailed(context: DeviceContext, layer: Layer, x: torch.Tensor, count: int, nu
 
 
 def scanned(
-    context: DeviceContext, layer: Layer, step: Step, inputs: tuple[torch.Tensor, ...], shape: tuple[int, ...]
+    context: DeviceContext, layer: Layer, scan: Scan, inputs: tuple[torch.Tensor, ...], shape: tuple[int, ...]
 ) -> torch.Tensor:
-    """Return step(state, *inputs of a token) for all tokens: like the first input, (tokens, …). shape: of a state."""
+    """Return scan(*inputs, state) of all texts: like the first input, (tokens, …). shape: of a text's state."""
     kept = context.states(layer)
     state = kept[1] if len(kept) > 1 else inputs[0].new_zeros((context.texts, *shape))
     each = [x.reshape(context.texts, context.length, *x.shape[1:]) for x in inputs]
-    memory = 0 if context.cache is None else context.cache.memory
-    out, latest = [], deque[torch.Tensor](maxlen=memory + 1)
-    for token in range(context.length):
-        state, y = step(state, *(x[:, token] for x in each))
-        out.append(y)
-        latest.append(state)
+    alone = 0 if context.cache is None else min(context.length, context.cache.memory)  # tokens to be remembered
+    made, states, begin = [], [], 0
+    for end in sorted({context.length - alone, *range(context.length - alone + 1, context.length + 1)} - {0}):
+        y, state = scan(*(x[:, begin:end] for x in each), state)
+        state = state.clone()  # not the memory of all tokens' states
+        made.append(y)
+        states.append(state)
+        begin = end
     if kept:
         context.keep(layer, 0, kept[0], state, *kept[2:])
-        context.remember(layer, 1, lambda token: latest[token - context.length])
-    return torch.stack(out, dim=1).reshape(inputs[0].shape)
+        context.remember(layer, 1, lambda token: states[token - context.length])
+    return torch.cat(made, dim=1).reshape(inputs[0].shape)
 
 
 @computes(op.Convolution)
@@ -72,81 +72,60 @@ def _token_shift(context: DeviceContext, o: op.TokenShift, read: Values) -> torc
 
 @computes(op.ChannelScan)
 def _channel_scan(context: DeviceContext, o: op.ChannelScan, read: Values) -> torch.Tensor:
-    a = context.weights.need_array(o.layer, "ssm_a").T
+    a = context.weights.need_array(o.layer, "ssm_a").T.contiguous()
 
-    def step(h: Any, x: Any, dt: Any, b: Any, c: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        h = h * torch.exp(dt[:, None] * a) + (dt * x)[:, None] * b[:, :, None]
-        return h, (h * c[:, :, None]).sum(dim=1)
+    def scan(x: Any, dt: Any, b: Any, c: Any, state: Any) -> recurrences.Result:
+        return recurrences.scan_channels(x, dt, b, c, a, state)
 
-    return scanned(context, o.layer, step, (read(o.x), read(o.dt), read(o.b), read(o.c)), tuple(a.shape))
+    return scanned(context, o.layer, scan, (read(o.x), read(o.dt), read(o.b), read(o.c)), tuple(a.shape))
 
 
 @computes(op.HeadScan)
 def _head_scan(context: DeviceContext, o: op.HeadScan, read: Values) -> torch.Tensor:
-    a = context.weights.need_array(o.layer, "ssm_a").reshape(-1)
-    return _scan_heads(context, o.layer, a, read(o.x), read(o.dt), read(o.b), read(o.c))
+    rates, dt = context.weights.need_array(o.layer, "ssm_a").reshape(-1), read(o.dt)
+    return _scan_heads(context, o.layer, read(o.x) * dt[..., None], dt * rates, read(o.b), read(o.c))
 
 
 @computes(op.LightningScan)
 def _lightning_scan(context: DeviceContext, o: op.LightningScan, read: Values) -> torch.Tensor:
     x: torch.Tensor = read(o.x)
-    rates = -torch.tensor(o.rates, dtype=torch.float32, device=context.device)
+    logs = context.once(("lightning", o.layer.index), lambda: -context.tensor(np.array(o.rates, np.float32)))
     if context.cache is not None:  # counts the tokens
         nothing = x.new_zeros((context.texts, 0))
         context.keep(o.layer, context.length, nothing, *context.states(o.layer)[1:])
         context.remember(o.layer, 0, lambda token: nothing)
-    return _scan_heads(context, o.layer, rates, x, x.new_ones(x.shape[:2]), read(o.k), read(o.q))
+    return _scan_heads(context, o.layer, x, logs.expand(x.shape[:2]), read(o.k), read(o.q))
 
 
 def _scan_heads(
-    context: DeviceContext, layer: Layer, a: Any, x: Any, dt: Any, b: torch.Tensor, c: torch.Tensor
+    context: DeviceContext, layer: Layer, x: torch.Tensor, logs: torch.Tensor, b: torch.Tensor, c: torch.Tensor
 ) -> torch.Tensor:
-    """Return h = exp(a dt) h + dt x b, y = c h of each head. b, c (tokens, groups, size)."""
+    """Return `recurrences.scan_heads` of heads that share b and c (tokens, groups, size) in groups."""
     heads = x.shape[1]
     b, c = (each.repeat_interleave(heads // each.shape[1], dim=1) for each in (b, c))
-
-    def step(h: Any, x: Any, dt: Any, b: Any, c: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        h = h * torch.exp(dt * a)[:, :, None, None] + b[..., None] * (x * dt[..., None])[:, :, None]
-        return h, (h * c[..., None]).sum(dim=2)
-
-    return scanned(context, layer, step, (x, dt, b, c), (heads, b.shape[2], x.shape[2]))
+    return scanned(context, layer, recurrences.scan_heads, (x, logs, b, c), (heads, b.shape[2], x.shape[2]))
 
 
-def _by_head(context: DeviceContext, layer: Layer, step: Step, x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+def _by_head(context: DeviceContext, layer: Layer, scan: Scan, x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
     """Return `scanned` with a matrix for each head of the values x, as wide as the first of the others."""
-    return scanned(context, layer, step, (x, *others), (x.shape[1], others[0].shape[2], x.shape[2]))
+    return scanned(context, layer, scan, (x, *others), (x.shape[1], others[0].shape[2], x.shape[2]))
 
 
 @computes(op.DeltaRule)
 def _delta_rule(context: DeviceContext, o: op.DeltaRule, read: Values) -> torch.Tensor:
-    by_channel = o.decay.shape != o.beta.shape
-
-    def step(h: Any, v: Any, q: Any, k: Any, decay: Any, beta: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        h = h * (decay[..., None] if by_channel else decay[..., None, None])
-        error = (v - (h * k[..., None]).sum(dim=2)) * beta[..., None]
-        h = h + k[..., None] * error[:, :, None]
-        return h, (h * q[..., None]).sum(dim=2)
-
-    return _by_head(context, o.layer, step, *(read(each) for each in (o.x, o.q, o.k, o.decay, o.beta)))
+    x, q, k, decay, beta = (read(each) for each in (o.x, o.q, o.k, o.decay, o.beta))
+    decay = decay.reshape(*beta.shape, -1)
+    return _by_head(context, o.layer, recurrences.delta_rule, x, q, k, decay, beta)
 
 
 @computes(op.Wkv)
 def _wkv(context: DeviceContext, o: op.Wkv, read: Values) -> torch.Tensor:
-    def step(h: Any, v: Any, r: Any, k: Any, w: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        y = (h * r[..., None]).sum(dim=2)
-        return h * w[..., None] + k[..., None] * v[:, :, None], y
-
-    return _by_head(context, o.layer, step, *(read(each) for each in (o.x, o.r, o.k, o.w)))
+    return _by_head(context, o.layer, recurrences.wkv, *(read(each) for each in (o.x, o.r, o.k, o.w)))
 
 
 @computes(op.Wkv7)
 def _wkv7(context: DeviceContext, o: op.Wkv7, read: Values) -> torch.Tensor:
-    def step(h: Any, v: Any, r: Any, k: Any, w: Any, a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        answer = (h * a[..., None]).sum(dim=2)
-        h = h * w[..., None] + k[..., None] * v[:, :, None] + b[..., None] * answer[:, :, None]
-        return h, (h * r[..., None]).sum(dim=2)
-
-    return _by_head(context, o.layer, step, *(read(each) for each in (o.x, o.r, o.k, o.w, o.a, o.b)))
+    return _by_head(context, o.layer, recurrences.wkv7, *(read(each) for each in (o.x, o.r, o.w, o.k, o.a, o.b)))
 
 
 @computes(op.CurrentTokenBonus)

@@ -6,7 +6,6 @@ memory. While the device computes a layer, a thread of the host decodes the next
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 
 import torch
 
@@ -14,52 +13,14 @@ from quants import Tensor
 
 from ..arrays import Floats
 from ..graph.builder import Graph
+from ..graph.placement import Segment, segments
 from ..layer import ForwardContext
 from .context import DeviceContext
 from .executor import Run
-from .weights import Weights, bytes_on_device, on_host
+from .weights import Weights, on_host
 
 HOST = torch.device("cpu")
 Progress = Callable[[int, int], None]  # segments done, of how many
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Nodes of a graph that are computed for all batches before the next ones: those of a layer.
-
-    stop: the number of the node after the last one. tensors: the weights that they read. streams_experts: stacked
-    weights are moved to the device one matrix at a time.
-    """
-
-    stop: int
-    tensors: tuple[Tensor, ...]
-    streams_experts: bool = False
-
-    @property
-    def whole(self) -> tuple[Tensor, ...]:
-        """Return the weights that are moved to the device as a whole."""
-        return tuple(each for each in self.tensors if not (self.streams_experts and len(each.shape) == 3))
-
-    @property
-    def nbytes(self) -> int:
-        return sum(map(bytes_on_device, self.whole))
-
-
-def segments(graph: Graph, memory: int | None = None) -> list[Segment]:
-    """Return the layers of a graph as segments, and what comes after the last one.
-
-    memory: bytes for weights on the device; a layer of more streams its experts. None for no limit.
-    """
-    stops = sorted({value.number + 1 for value in graph.layer_outputs.values()} | {len(graph.nodes)})
-    made, start = [], 0
-    for stop in stops:
-        weights = (each for node in graph.nodes[start:stop] for each in node.operation.weights())
-        tensors = tuple({id(each): each for each in weights}.values())
-        segment = Segment(stop, tensors)
-        too_large = memory is not None and segment.nbytes > memory
-        made.append(Segment(stop, tensors, streams_experts=True) if too_large else segment)
-        start = stop
-    return made
 
 
 def stream(

@@ -9,6 +9,7 @@ from quants.errors import OptionError
 
 from ..arrays import Floats
 from ..graph.builder import Graph
+from ..graph.placement import WEIGHTS_SHARE, bytes_on_device
 from ..head import LazyLogits, Output
 from ..kv_cache import CacheType
 from ..layer import ForwardContext
@@ -17,9 +18,7 @@ from .cache import DeviceCache
 from .executor import Hook, run
 from .logits import DeviceLogits
 from .streaming import stream
-from .weights import Weights, bytes_on_device
-
-WEIGHTS_SHARE = 0.7  # of the free memory
+from .weights import Weights
 
 
 class TorchDevice:
@@ -32,6 +31,7 @@ class TorchDevice:
     def __init__(self, device: torch.device, memory: int | None = None, fast: bool = False) -> None:
         self.device, self.memory, self.fast, self.weights = device, memory, fast, Weights(device)
         self.title = _title(device)
+        self._outputs: dict[str, Output] = {}
 
     def products(self, precision: Precision) -> str:
         """Return in words how products of matrices are computed."""
@@ -47,6 +47,7 @@ class TorchDevice:
 
     def stream(self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]]) -> Iterator[Floats]:
         """Yield the graph's result for each pass and its input (tokens, width), reading each weight once."""
+        self.weights.drop(output.weight for output in self._outputs.values())
         return stream(graph, passes, self.weights, self.memory)
 
     def release(self) -> None:
@@ -63,8 +64,9 @@ class TorchDevice:
 
     def logits(self, logits: LazyLogits, output: Output) -> LazyLogits:
         """Return the same logits, computed on the device."""
-        fields = logits.x, logits.weight, logits.finish, logits.threads, logits.precision, logits.profile
-        return DeviceLogits(*fields, logits.streams, weights=self.weights, output=output)
+        output = self._outputs.setdefault(output.weight.name, output)  # the same tensor each time, to keep it there
+        fields = logits.x, output.weight, logits.finish, logits.threads, logits.precision, logits.profile
+        return DeviceLogits(*fields, logits.streams, weights=self.weights, output=output, memory=self.memory)
 
 
 def available() -> list[str]:

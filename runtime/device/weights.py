@@ -29,12 +29,6 @@ def on_host(tensor: Tensor, start: int = 0, stop: int | None = None) -> torch.Te
     return torch.from_numpy(words).view(stored_type).reshape(shape)
 
 
-def bytes_on_device(tensor: Tensor) -> int:
-    """Return the bytes that a weight takes on a device."""
-    size = 2 if tensor.format.name in STORED_TYPES else 4
-    return size * tensor.rows * tensor.width
-
-
 class Weights:
     """Weights by tensor, moved to the device when first read and kept until they are dropped.
 

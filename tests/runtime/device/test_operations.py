@@ -141,6 +141,7 @@ def test_mixed_inputs_of_values_are_observed() -> None:
             from runtime.embedding import embed
 
             decoder.decode(forward, embed(forward, forward.tokens))
-        assert seen[0].keys() == seen[1].keys() and seen[0]
+        assert seen[0].keys() == seen[1].keys()
+        assert seen[0]
         for key, theirs in seen[1].items():
             assert_close(np.concatenate(seen[0][key]), np.concatenate(theirs), 2 * CLOSE)
