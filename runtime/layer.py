@@ -166,12 +166,28 @@ class Device(Protocol):
         """Return the bytes that weights take there."""
         ...
 
-    def streams(self, tensors: Iterable[Tensor]) -> bool:
-        """Return whether these weights do not fit, so that texts go through the model layer by layer."""
+    def streams(self, tensors: Iterable[Tensor], values: int = 0) -> bool:
+        """Return whether these weights do not fit, so that texts go through the model layer by layer. values: bytes of
+        a batch's values.
+        """
         ...
 
-    def stream(self, graph: Any, passes: "Sequence[tuple[ForwardContext, Floats]]") -> Iterator[Floats]:
-        """Yield the graph's result for each pass and its input (tokens, width), reading each weight once."""
+    def stream(
+        self,
+        graph: Any,
+        passes: "Sequence[tuple[ForwardContext, Floats]]",
+        progress: Any = None,
+        checkpoint: Any = None,
+    ) -> Iterator[Floats]:
+        """Yield the graph's result for each pass and its input (tokens, width), reading each weight once. progress,
+        checkpoint: as of `runtime.ahead.AheadOptions`.
+        """
+        ...
+
+    def tokens_at_once(self, graph: Any, length: int, weights: Sequence[Tensor] = ()) -> int:
+        """Return how many tokens, of whole texts of this length, are best computed together. weights: that are needed
+        besides the graph's.
+        """
         ...
 
     def logits(self, logits: Any, output: Any) -> Any:

@@ -28,13 +28,11 @@ from .tasks import hellaswag, multiple_choice, winogrande
 from .tasks.task import Drawn, Task
 
 if TYPE_CHECKING:
-    from runtime.arrays import Ids
     from runtime.evaluation.choices import Choices
     from runtime.model import RunningModel
     from runtime.tokenizer import Tokenizer
 
 TOKENS_AT_ONCE = 2048  # weights are decoded once for all of them
-TOKENS_AHEAD = 1 << 18  # whose states wait in memory for their scores
 TASKS_AT_ONCE = 32
 SEQUENCES = 4  # llama-perplexity's default: a task may fill so many windows
 
@@ -182,6 +180,14 @@ class _Part:
         device = self.net.device
         return self.net.branches and not (device is not None and device.streams(self.net.tensors.values()))
 
+    def prepare(self, groups: Sequence[slice]) -> None:
+        """Say which groups are computed next, for a device that reads the weights layer by layer."""
+        from runtime.evaluation.choices import asked_for
+
+        if not self.branches:
+            choices = (self.choices[group] for group in groups)
+            self.net.prepare((ids, 0) for each in choices for ids in asked_for(each, TOKENS_AT_ONCE))
+
     def answers(self, group: slice) -> list[int]:
         """Return the number of answers of each task of a group."""
         return [len(each.scored) for each in self.choices[group]]
@@ -267,11 +273,12 @@ def _measured(
     """Return the answers' scores and their seconds. first: the number of the part's first group in the record."""
     scores: list[list[float]] = []
     seconds, correct = 0.0, 0
-    ahead = _Ahead(part, [kept is not None and kept.earlier(first + i) is not None for i in range(len(part.groups))])
+    earlier = [None if kept is None else kept.earlier(first + i) for i in range(len(part.groups))]
+    part.prepare([group for group, values in zip(part.groups, earlier, strict=True) if values is None])
     for number, group in enumerate(part.groups, first):
-        values = None if kept is None else kept.earlier(number)
+        values = earlier[number - first]
         if values is None:
-            values = _computed(part, group, ahead, number - first)
+            values = _computed(part, group)
             if kept is not None:
                 kept.note(number, values)
         ends = np.cumsum(part.answers(group))
@@ -283,39 +290,11 @@ def _measured(
     return scores, seconds
 
 
-class _Ahead:
-    """What a device that reads the weights layer by layer computes of groups of tasks before they are scored, together.
-
-    known: for each group whether its scores are known already.
-    """
-
-    def __init__(self, part: _Part, known: Sequence[bool]) -> None:
-        self._part, self._known, self._stop = part, known, 0
-
-    def prepare(self, number: int) -> None:
-        """Compute a group, and those after it, that are not computed yet."""
-        from runtime.evaluation.choices import asked_for
-
-        part, tokens = self._part, 0
-        if number < self._stop:
-            return
-        batches: list[tuple[Ids, int]] = []
-        self._stop = number
-        while self._stop < len(part.groups) and tokens < TOKENS_AHEAD:
-            if not self._known[self._stop]:
-                for ids in asked_for(part.choices[part.groups[self._stop]], TOKENS_AT_ONCE):
-                    batches.append((ids, 0))
-                    tokens += ids.size
-            self._stop += 1
-        part.net.prepare(batches)
-
-
-def _computed(part: _Part, group: slice, ahead: _Ahead, number: int) -> Doubles:
+def _computed(part: _Part, group: slice) -> Doubles:
     """Return the scores of all answers of a group, and the seconds they took: float64 (answers + 1, 1)."""
     from runtime.evaluation.choices import mean_log_probabilities
 
     start, branched = time.perf_counter(), part.net.branched_logits if part.branches else None
-    ahead.prepare(number)
     means = mean_log_probabilities(part.choices[group], part.net.lazy_logits, TOKENS_AT_ONCE, branched)
     values = [value for each in means for value in each]
     return np.array([*values, time.perf_counter() - start])[:, None]

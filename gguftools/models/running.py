@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from ..metadata.images import Sight
 
 
-TABLES = "per_layer_token_embd.weight", "position_embd.weight", "token_types.weight"  # rows are looked up by the host
-
-
 def running_model(
     contents: Contents, threads: int | None = None, device: str | DeviceOptions | None = None
 ) -> RunningModel:
@@ -39,18 +36,18 @@ def running_model(
 
 
 def check_fits(*nets: RunningModel) -> None:
-    """Raise OptionError if the weights of models that run together do not fit on their device: each token would read
-    all of them anew.
-    """
+    """Raise OptionError if models that run together do not fit on their device: each token would read weights anew."""
+    from runtime.prefill import CHUNK
+
     device = nets[0].device
     if device is None or device.memory is None:
         return
-    needed = sum(device.bytes_of(each for each in net.tensors.values() if each.name not in TABLES) for net in nets)
+    needed = sum(net.bytes_on_device(CHUNK) for net in nets)
     if needed > device.memory:
-        what = "the model's weights take" if len(nets) == 1 else "the weights of model and draft take"
+        what = "the model needs" if len(nets) == 1 else "model and draft need"
         raise OptionError(
             f"{what} {needed:,} bytes on {device.title}, which has {device.memory:,} bytes for them",
-            "a smaller model fits, or F16 weights (2 bytes each, all others 4); or leave the device out",
+            "take a smaller model, or one in F16 (2 bytes a weight; other formats are decoded to 4), or no device",
         )
 
 

@@ -11,8 +11,8 @@ from quants import Tensor
 
 from ..layer import IMAGE_WEIGHTS, ForwardContext, Layer
 from .cache import DeviceCache
-from .importance import DeviceImportance
-from .weights import Weights, on_host, product
+from .importance import observer_of
+from .weights import Weights, product
 
 
 class DeviceContext:
@@ -88,20 +88,17 @@ class DeviceContext:
         return y if bias is None else y + bias[expert]
 
     def expert(self, tensor: Tensor, number: int) -> torch.Tensor:
-        """Return one matrix of a stacked weight; moved alone if the weight is not on the device as a whole."""
-        if self.weights.streams_experts and not self.weights.has(tensor):
-            rows = tensor.shape[1]
-            return on_host(tensor, number * rows, (number + 1) * rows).to(self.device)
-        return self.weights.matrix(tensor)[number]
+        """Return one matrix of a stacked weight."""
+        return self.weights.expert(tensor, number)
 
     def observe(self, tensor: Tensor, x: torch.Tensor, expert: int, experts: int) -> None:
         """Call the observer of products with their inputs: on the device if it can sum them there."""
         observe = self.forward.observe
         if observe is None:
             return
-        owner = getattr(observe, "__self__", None)
-        if isinstance(owner, DeviceImportance):
-            owner.observe_tensor(tensor.name, x, expert, experts)
+        importance = observer_of(observe)
+        if importance is not None:
+            importance.observe_tensor(tensor.name, x, expert, experts)
         else:
             observe(tensor.name, self.host(x), expert, experts)
 
@@ -128,6 +125,10 @@ class DeviceContext:
             ("rope", own.rope_base, own.rope_scaled, own.rope_width), made
         )
         return angles
+
+    def forget_angles(self) -> None:
+        """Release the angles, and the like, which are made again when they are needed."""
+        self._once.clear()
 
     @property
     def cache(self) -> DeviceCache | None:

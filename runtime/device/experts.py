@@ -22,22 +22,27 @@ def add_experts(
 ) -> torch.Tensor:
     """Return the weighted sum of the outputs of each token's chosen experts (tokens, used) for x (tokens, width)."""
     out, used = torch.zeros_like(x), chosen.shape[1]
-    order = torch.sort(chosen.reshape(-1), stable=True).indices
-    counts = torch.bincount(chosen.reshape(-1)).tolist()
-    begin = 0
-    for expert, count in enumerate(counts):
-        places = order[begin : begin + count]
-        begin += count
-        if not count:
-            continue
+    for expert, places in places_of(chosen).items():
         tokens = places // used
-        net: Any = partial(_expert, context, layer, suffix, expert)
+        net: Any = partial(one_expert, context, layer, suffix, expert)
         made = context.block.weigh_expert(net, x[tokens], weights.reshape(-1)[places, None])
         if context.forward.observe_experts and suffix == "exps":
             context.forward.observe_experts(layer.index, expert, context.host(made))
-        for part, rows in _without_repeats(tokens, places % used, made):
-            out[part] = out[part] + rows  # no sum in an order that changes from run to run
+        add_rows(out, tokens, places % used, made)
     return out
+
+
+def places_of(chosen: torch.Tensor) -> dict[int, torch.Tensor]:
+    """Return the places of each expert that is chosen in `chosen` (tokens, used), row by row, by ascending expert."""
+    order = torch.sort(chosen.reshape(-1), stable=True).indices
+    counts = torch.bincount(chosen.reshape(-1)).tolist()
+    return {expert: part for expert, part in enumerate(order.split(counts)) if len(part)}
+
+
+def add_rows(out: torch.Tensor, tokens: torch.Tensor, slots: torch.Tensor, made: torch.Tensor) -> None:
+    """Add rows to those of their tokens, in an order that is the same in each run."""
+    for part, rows in _without_repeats(tokens, slots, made):
+        out[part] = out[part] + rows
 
 
 def _without_repeats(tokens: torch.Tensor, slots: torch.Tensor, made: torch.Tensor) -> list[tuple[torch.Tensor, Any]]:
@@ -47,7 +52,9 @@ def _without_repeats(tokens: torch.Tensor, slots: torch.Tensor, made: torch.Tens
     return [(tokens[slots == slot], made[slots == slot]) for slot in torch.unique(slots).tolist()]
 
 
-def _expert(context: DeviceContext, layer: Layer, suffix: str, expert: int, x: torch.Tensor) -> torch.Tensor:
+def one_expert(context: DeviceContext, layer: Layer, suffix: str, expert: int, x: torch.Tensor) -> torch.Tensor:
+    """Return an expert's output for x (tokens, width)."""
+
     def project(name: str, values: torch.Tensor) -> torch.Tensor:
         return context.project_expert(layer, f"ffn_{name}_{suffix}", values, expert)
 
