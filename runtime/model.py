@@ -457,6 +457,7 @@ class RunningModel:
             self.observe,
             profile=self.profile,
             observe_experts=self.observe_experts,
+            device=self.device,
         )
         rows = self.mtp_input(np.ascontiguousarray(hidden[:, :-1]).reshape(-1, hidden.shape[-1]))
         with one_thread():
@@ -472,7 +473,10 @@ class RunningModel:
         if self.network.keys.get(count) is None or reader.keys.get(count) is not None:
             return states
         with one_thread():
-            return one_stream(ForwardContext(self.network, 1, len(states), None, self.threads, self.precision), states)
+            forward = ForwardContext(
+                self.network, 1, len(states), None, self.threads, self.precision, device=self.device
+            )
+            return one_stream(forward, states)
 
     def mtp_forward(self, hidden: Floats, following: Sequence[int], cache: KVCache | None) -> LazyLogits:
         """Return `mtp_logits` of one text as it grows: x (n, width). hidden (n, width): of its next positions.
@@ -480,7 +484,7 @@ class RunningModel:
         """
         ids = self._checked(following)
         forward = ForwardContext(
-            self.next_tokens, 1, len(ids), cache, self.threads, self.precision, profile=self.profile
+            self.next_tokens, 1, len(ids), cache, self.threads, self.precision, profile=self.profile, device=self.device
         )
         with one_thread():
             return mtp_forward(forward, hidden, ids)

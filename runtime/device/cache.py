@@ -80,7 +80,7 @@ class DeviceCache(KVCache):
         scales = blocks.abs().amax(dim=3, keepdim=True) / TOP
         inverse = torch.where(scales == 0, scales, 1 / scales)
         codes = blocks * inverse
-        codes = torch.trunc(codes + torch.copysign(torch.full_like(codes, BELOW_HALF), codes))
+        codes = torch.trunc(torch.where(codes < 0, codes - BELOW_HALF, codes + BELOW_HALF))
         return codes.to(torch.int8).reshape(x.shape), scales[..., 0].to(torch.float16)
 
     def _grow(self, layer: int, tokens: int, like: tuple[Rows, Rows]) -> None:

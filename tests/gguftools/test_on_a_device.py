@@ -18,11 +18,16 @@ from gguftools.models.running import running_model
 from quants.errors import OptionError
 from runtime.prefill import CHUNK
 from runtime.sampling.parameters import Sampling
+from runtime.sampling.sampler import Sampler
+from runtime.speculation.decoding import speculation_of
 from runtime.speculation.parameters import Drafting
 
+from .. import zoo_build
+from ..archs import checkpoints
 from ..archs.checkpoints import build_encoder, lettered, scene
 from ..runtime.multimodal.test_vision import text_model
 from ..verify.embeddings import HEADS, PAIRS, TEXTS, made
+from ..zoo import ZOO
 from .command_line import EXAMPLE, refused, typed
 
 pytestmark = pytest.mark.device
@@ -149,9 +154,46 @@ def test_a_draft_takes_room_next_to_the_model(path: Path) -> None:
         texts(path, room, draft="model")
 
 
-def test_what_reads_a_models_states_is_refused(path: Path) -> None:
-    with pytest.raises(OptionError, match="drafts from a model's states are computed on the processor alone"):
-        texts(path, "cpu", draft="mtp")
+@pytest.mark.parametrize("entry", ["mamba", "falcon-h1", "deepseek-v2-lite"])
+def test_drafts_of_other_layers(entry: str, tmp_path: Path, shared: Path) -> None:
+    zoo_build.build(ZOO, entry, tmp_path / "checkpoint")
+    gguftools.convert(tmp_path / "checkpoint", tmp_path / "f32.gguf", "f32")
+    model = gguftools.open(tmp_path / "f32.gguf")
+    wanted, _ = speak(model, None)
+    for draft in ("lookup", small_of(model, tmp_path)):
+        found, counts = speak(model, "cpu", draft)
+        assert found == wanted
+        assert counts.accepted > 0 or draft == "lookup"
+
+
+def small_of(model: gguftools.Model, folder: Path) -> Path:
+    model.save(folder / "small.gguf", "Q8_0")
+    return folder / "small.gguf"
+
+
+def speak(model: gguftools.Model, device: str | None, draft: Any = None) -> tuple[list[int], Any]:
+    """Return a text that nothing ends, and the counts of its drafts."""
+    prompt, drafting = [5, 9, 13, 5, 9, 13, 5, 9], None if draft is None else Drafting(4)
+    generation = model.generate(prompt, GREEDY, max_tokens=24, device=device, draft=draft, drafting=drafting)
+    generation.sampler.end_ids = frozenset()
+    list(generation)
+    return generation.tokens, generation.speculated
+
+
+@pytest.mark.parametrize("entry", ["qwen3-5", "glm4-moe-lite", "qwen4-exp"])
+def test_the_models_own_layer_drafts(entry: str, tmp_path: Path) -> None:
+    checkpoints.build(entry, tmp_path / entry)
+    gguftools.convert(tmp_path / entry, tmp_path / "f32.gguf", "f32")
+    model = gguftools.open(tmp_path / "f32.gguf")
+    (found, counts), (wanted, theirs) = (speak(model, device, "mtp") for device in ("cpu", None))
+    assert found == wanted
+    assert counts == theirs
+
+
+def test_files_that_read_a_models_states_are_refused(path: Path) -> None:
+    net = running_model(gguftools.open(path), device="cpu")
+    with pytest.raises(OptionError, match="drafts of a file that reads a model's states are computed on the processor"):
+        speculation_of(net, Sampler(GREEDY), object(), net.vocabulary_size)  # type: ignore[arg-type]
 
 
 # The commands
