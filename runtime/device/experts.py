@@ -1,5 +1,6 @@
 """Mixtures of experts on a device: the chosen experts' nets, and steps of the routing."""
 
+import itertools
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ from ..layer import Layer
 from . import activations
 from .context import DeviceContext
 
+OUTPUTS = 1 << 28  # numbers of experts' outputs at a time: 1 GB
 MIN_SUM = 1e-20  # of weights that are rescaled, as in DeepSeek, against a division by zero
 
 
@@ -20,31 +22,38 @@ def descending(scores: torch.Tensor) -> torch.Tensor:
 def add_experts(
     context: DeviceContext, layer: Layer, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor, suffix: str
 ) -> torch.Tensor:
-    """Return the weighted sum of the outputs of each token's chosen experts (tokens, used) for x (tokens, width)."""
-    out, used = torch.zeros_like(x), chosen.shape[1]
-    order = torch.sort(chosen.reshape(-1), stable=True).indices
-    counts = torch.bincount(chosen.reshape(-1)).tolist()
-    begin = 0
-    for expert, count in enumerate(counts):
-        places = order[begin : begin + count]
-        begin += count
-        if not count:
+    """Return the weighted sum of the outputs of each token's chosen experts (tokens, used) for x (tokens, width).
+
+    The output of each choice has a place of its own, so that sums are the same in each run. The device is waited for
+    once: for the numbers of tokens.
+    """
+    used, width = chosen.shape[1], _width(layer, suffix)
+    step = max(1, OUTPUTS // (used * width))
+    if len(x) > step:
+        parts = zip(x.split(step), chosen.split(step), weights.split(step), strict=True)
+        return torch.cat([add_experts(context, layer, *part, suffix) for part in parts])
+    numbers, order = torch.sort(chosen.reshape(-1), stable=True)
+    each = torch.arange(_count(layer, suffix) + 1, device=x.device)
+    begins = torch.searchsorted(numbers, each).tolist()
+    tokens, shares = order // used, weights.reshape(-1)[order, None]
+    outputs = x.new_empty((len(order), width))
+    for expert, (begin, end) in enumerate(itertools.pairwise(begins)):
+        if begin == end:
             continue
-        tokens = places // used
         net: Any = partial(_expert, context, layer, suffix, expert)
-        made = context.block.weigh_expert(net, x[tokens], weights.reshape(-1)[places, None])
+        made = context.block.weigh_expert(net, x[tokens[begin:end]], shares[begin:end])
         if context.forward.observe_experts and suffix == "exps":
             context.forward.observe_experts(layer.index, expert, context.host(made))
-        for part, rows in _without_repeats(tokens, places % used, made):
-            out[part] = out[part] + rows  # no sum in an order that changes from run to run
-    return out
+        outputs[order[begin:end]] = made
+    return outputs.reshape(len(x), used, width).sum(dim=1)
 
 
-def _without_repeats(tokens: torch.Tensor, slots: torch.Tensor, made: torch.Tensor) -> list[tuple[torch.Tensor, Any]]:
-    """Return tokens and their rows in parts that name each token once: a token may choose an expert twice."""
-    if len(torch.unique(tokens)) == len(tokens):
-        return [(tokens, made)]
-    return [(tokens[slots == slot], made[slots == slot]) for slot in torch.unique(slots).tolist()]
+def _count(layer: Layer, suffix: str) -> int:
+    return layer.need(f"ffn_down_{suffix}.weight").shape[0]
+
+
+def _width(layer: Layer, suffix: str) -> int:
+    return layer.need(f"ffn_down_{suffix}.weight").shape[1]
 
 
 def _expert(context: DeviceContext, layer: Layer, suffix: str, expert: int, x: torch.Tensor) -> torch.Tensor:

@@ -33,12 +33,12 @@ class Weights:
     """Weights by tensor, moved to the device when first read and kept until they are dropped.
 
     device: torch's. streams_experts: matrices of stacked weights are moved one by one, where they are used. nbytes: of
-    what is kept.
+    what is kept. uses_tf32: for plain products with them, in passes that may be inexact.
     """
 
     def __init__(self, device: torch.device, streams_experts: bool = False) -> None:
         self.device, self.streams_experts = device, streams_experts
-        self.nbytes = 0
+        self.nbytes, self.uses_tf32 = 0, False
         self._kept: dict[int, tuple[Tensor, torch.Tensor]] = {}
         self._small: dict[tuple[int, str], torch.Tensor] = {}
 
@@ -77,10 +77,10 @@ class Weights:
 
 
 def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return x (n, width) @ weight (rows, width).T in float32: (n, rows)."""
-    if weight.dtype == torch.float32:
+    """Return x (n, width) @ weight (rows, width).T in the type of x, float32: (n, rows)."""
+    if weight.dtype == x.dtype:
         return x @ weight.T
     rows = max(1, TILE // weight.shape[1])
     if len(weight) <= rows:
-        return x @ weight.float().T
-    return torch.cat([x @ weight[at : at + rows].float().T for at in range(0, len(weight), rows)], dim=1)
+        return x @ weight.to(x.dtype).T
+    return torch.cat([x @ weight[at : at + rows].to(x.dtype).T for at in range(0, len(weight), rows)], dim=1)
