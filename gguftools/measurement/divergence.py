@@ -148,7 +148,8 @@ class _Run:
         how: Any = {"threads": self.threads, "precision": self.precision, "models": self._models}
         net = running_on(self.device, file.metadata, file.tensors, **how)
         output = output_of(net.network)
-        return Measured(net, RunningLogits(net.lazy_logits, self.corpus.windows, tokens_at_once(file), output))
+        at_once = tokens_at_once(file) if net.device is None else net.tokens_at_once(self.corpus.n_ctx)
+        return Measured(net, RunningLogits(net.lazy_logits, self.corpus.windows, at_once, output))
 
     def stored_on_device(self) -> "StoredBase | SavedBase | None":
         """Return the stored base; logits of one of ours are computed on the device, too."""

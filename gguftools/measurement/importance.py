@@ -111,7 +111,7 @@ def imatrix(
     away = options.executor if leaves_process(options.executor) else None
     spec = b"" if away is None else dumps(_WorkerSpec(runnable(model, threads, chosen), which.with_output, which.nextn))
     total = sum(len(each.plan.starts) for each in texts)
-    at_once = windows_at_once(model, n_ctx, net.device is not None)
+    at_once = windows_at_once(model, n_ctx, net)
     keep = 0 if output is None else options.save_every
     head = _head(model, texts, n_ctx, chosen, options)
     with unfinished_sums(target, head, options.resume) if keep or options.resume else nullcontext() as state:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from quants.errors import OptionError
 from ..ahead import AheadOptions
 from ..arrays import Floats
 from ..graph.builder import Graph
-from ..graph.placement import SHARE, bytes_of_values, bytes_on_device, segments, weights_of
+from ..graph.placement import SHARE, TOKENS, bytes_of, bytes_of_values, tokens_at_once, weights_of
 from ..head import LazyLogits, Output
 from ..kv_cache import CacheType
 from ..layer import ForwardContext
@@ -29,9 +28,7 @@ from .precision import has_tf32, use_ieee_float32
 from .streaming import StreamOptions, stream
 from .weights import Weights
 
-TOKENS = 8192  # that are computed together at most on a GPU: more are no faster
 TOKENS_OF_PROCESSOR = 2048
-FEW_TOKENS = 2048  # fewer leave a device waiting for weights
 STATES_SHARE = 0.25  # of the memory for weights: hidden states that stay between layers
 
 
@@ -62,7 +59,7 @@ class TorchDevice:
 
     def bytes_of(self, tensors: Iterable[Tensor]) -> int:
         """Return the bytes that weights take on the device."""
-        return sum(map(bytes_on_device, {id(each): each for each in tensors}.values()))
+        return bytes_of(tensors)
 
     def streams(self, tensors: Iterable[Tensor], values: int = 0) -> bool:
         """Return whether these weights do not fit, so that texts go through the model layer by layer. values: bytes of
@@ -73,31 +70,9 @@ class TorchDevice:
     def tokens_at_once(self, graph: Graph, length: int, weights: Sequence[Tensor] = ()) -> int:
         """Return how many tokens, of whole texts of this length, are best computed together. weights: that are needed
         besides the graph's.
-
-        Weights that fit stay on the device, else those of two layers, of one, or one expert after another: the first of
-        these that leaves room for FEW_TOKENS. At least one text; `stream` says if its values do not fit.
         """
         most = max(1, (TOKENS_OF_PROCESSOR if self.device.type == "cpu" else TOKENS) // length)
-        if self.memory is None:
-            return most * length
-        parts = segments(graph)
-        alone = segments(graph, 0)
-        pairs = (here.nbytes + after.nbytes for here, after in pairwise(parts))
-        choices = [
-            self.bytes_of([*weights_of(graph), *weights]),
-            max(pairs, default=0),
-            max(part.nbytes for part in parts),
-        ]
-        choices += [max(part.most for part in alone), max(part.least for part in alone)]
-        best = 1
-        for taken in choices:
-            count = most
-            while count > 1 and taken + bytes_of_values(graph, count, length) > self.memory:
-                count -= max(1, count // 8)
-            if count * length >= FEW_TOKENS:
-                return count * length
-            best = max(best, count)
-        return best * length
+        return most * length if self.memory is None else tokens_at_once(graph, length, self.memory, most, weights)
 
     def stream(
         self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]], options: AheadOptions | None = None
