@@ -25,7 +25,7 @@ from .divergence_report import DivergenceReport
 from .divergence_tasks import figures_elsewhere, worker_spec
 from .noise import Measured, begin_on_device, lost_in_noise
 from .options import DivergenceOptions
-from .perplexity import Progress, tokens_at_once
+from .perplexity import Progress, tokens_of_batch
 from .progress_record import ProgressRecord, progress_record
 from .texts import Texts, default_texts, texts_named
 
@@ -147,8 +147,9 @@ class _Run:
 
         how: Any = {"threads": self.threads, "precision": self.precision, "models": self._models}
         net = running_on(self.device, file.metadata, file.tensors, **how)
-        output = output_of(net.network)
-        return Measured(net, RunningLogits(net.lazy_logits, self.corpus.windows, tokens_at_once(file), output))
+        output, windows = output_of(net.network), self.corpus.windows
+        at_once = tokens_of_batch(net, file, max(len(window.inputs) for window in windows))
+        return Measured(net, RunningLogits(net.lazy_logits, windows, at_once, output))
 
     def stored_on_device(self) -> "StoredBase | SavedBase | None":
         """Return the stored base; logits of one of ours are computed on the device, too."""

@@ -27,7 +27,7 @@ from ..writing.executors import leaves_process
 from ..writing.resume import fingerprint
 from .importance_state import unfinished_sums
 from .options import ImatrixOptions
-from .perplexity import TOKENS_AT_ONCE, Progress, windows_at_once
+from .perplexity import AT_ONCE_ON_DEVICE, Progress, windows_at_once
 from .text_tokens import read_text
 from .workers import Runnable, in_turn, opened_once, runnable
 
@@ -201,7 +201,7 @@ def _batches_at_once(net: "RunningModel", keep: int) -> int:
     assert net.device is not None
     if not net.device.streams(net.tensors.values()):
         return keep or BATCHES_AT_ONCE
-    states = BYTES_OF_STATES // (4 * net.network.hparams.width * TOKENS_AT_ONCE)
+    states = BYTES_OF_STATES // (4 * net.network.hparams.width * AT_ONCE_ON_DEVICE[0])
     return max(1, states)
 
 

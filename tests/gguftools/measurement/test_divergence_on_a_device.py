@@ -18,8 +18,19 @@ from quants.errors import FileError, OptionError
 from ...conftest import ROOT
 
 pytestmark = pytest.mark.device
-WHOLE, STREAMED = DeviceOptions("cpu"), DeviceOptions("cpu", memory=1 << 20)
+WHOLE = DeviceOptions("cpu")
+BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["resident", "streamed"])
 N_CTX, CHUNKS = 128, 5
+
+
+def device_of(streamed: bool, models: int) -> DeviceOptions:
+    """Return a device that has room for so many models, or for a layer and a batch of each."""
+    return DeviceOptions("cpu", memory=models * 7_000_000) if streamed else WHOLE
+
+
+@pytest.fixture(autouse=True)
+def no_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.graph.placement.WORKSPACE", 0)
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +70,11 @@ def assert_same(got: DivergenceReport, wanted: DivergenceReport) -> None:
         assert one.figures["same_top"] == two.figures["same_top"]
 
 
-@pytest.mark.parametrize("device", [WHOLE, STREAMED], ids=["resident", "streamed"])
+@BOTH
 def test_figures_are_those_of_the_processor(
-    device: DeviceOptions, files: dict[str, Path], on_processor: DivergenceReport
+    streamed: bool, files: dict[str, Path], on_processor: DivergenceReport
 ) -> None:
-    got = measured(files["F16"], files["Q8_0"], files["Q4_0"], device=device)
+    got = measured(files["F16"], files["Q8_0"], files["Q4_0"], device=device_of(streamed, 3))
     assert_same(got, on_processor)
     assert (got.device, got.products, got.warnings) == ("the processor (torch)", "float32", [])
     assert got.noise_floor is not None
@@ -77,13 +88,13 @@ def test_weights_are_read_once_for_all_windows(files: dict[str, Path], monkeypat
     passes = []
     stream = torch_device.stream
 
-    def counted(graph: Any, batches: Any, *rest: Any) -> Any:
-        passes.append([(forward.texts, forward.precision) for forward, _ in batches])
+    def counted(graph: Any, batches: Any, *rest: Any, **options: Any) -> Any:
+        passes.append(sorted((forward.precision, forward.texts) for forward, _ in batches))
         return stream(graph, batches, *rest)
 
     monkeypatch.setattr(torch_device, "stream", counted)
     monkeypatch.setattr("runtime.device.self_test.check_device", lambda *given: None)
-    measured(files["F16"], files["Q8_0"], device=STREAMED)
+    measured(files["F16"], files["Q8_0"], device=device_of(True, 2))
     assert sorted(passes) == sorted(
         [
             [(CHUNKS, "float32"), *[(1, "exact")] * 4],  # the base, and its first windows a second time
@@ -98,7 +109,7 @@ def test_bases_of_every_form(name: str, files: dict[str, Path], tmp_path: Path) 
     top_k = 40 if name == "top.gguf" else None
     ours, theirs = tmp_path / f"ours-{name}", tmp_path / f"device-{name}"
     measured(files["F16"], save_base=ours, top_k=top_k, precision="exact")
-    measured(files["F16"], save_base=theirs, top_k=top_k, device=STREAMED)
+    measured(files["F16"], save_base=theirs, top_k=top_k, device=device_of(True, 1))
     wanted = measured(ours, files["Q4_0"], precision="exact", stored=True)
     for base in (ours, theirs):
         got = measured(base, files["Q4_0"], device=WHOLE, stored=True)
@@ -108,10 +119,11 @@ def test_bases_of_every_form(name: str, files: dict[str, Path], tmp_path: Path) 
     assert_same(measured(theirs, files["Q4_0"], precision="exact", stored=True), wanted)
 
 
-@pytest.mark.parametrize("device", [WHOLE, STREAMED], ids=["resident", "streamed"])
+@BOTH
 def test_a_killed_run_goes_on(
-    device: DeviceOptions, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    streamed: bool, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    device = device_of(streamed, 2)
     record, how = tmp_path / "record", {"device": device, "record": tmp_path / "record"}
 
     def kill(done: int, *rest: Any) -> None:
@@ -175,19 +187,19 @@ def test_the_noise_floor_is_that_of_the_pass(files: dict[str, Path], monkeypatch
 
     plain = context.DeviceContext.project
     monkeypatch.setattr(context.DeviceContext, "project", project)
-    for device in (WHOLE, STREAMED):
-        report = measured(files["F16"], files["Q8_0"], device=device)
+    for streamed in (False, True):
+        report = measured(files["F16"], files["Q8_0"], device=device_of(streamed, 2))
         assert 1e-9 < report.noise_floor < 1e-4
         assert report.noise_floor < report.noise_floor_max
-        options = PerplexityOptions(device=device)
+        options = PerplexityOptions(device=device_of(streamed, 1))
         alone = perplexity(files["F16"], text_of(files["F16"]), n_ctx=N_CTX, chunks=CHUNKS, options=options)
         assert alone.noise_floor == pytest.approx(report.noise_floor, rel=1e-3)
 
 
-@pytest.mark.parametrize("device", [WHOLE, STREAMED], ids=["resident", "streamed"])
-def test_perplexity_has_a_noise_floor(device: DeviceOptions, files: dict[str, Path]) -> None:
+@BOTH
+def test_perplexity_has_a_noise_floor(streamed: bool, files: dict[str, Path]) -> None:
     model, how = files["F16"], {"n_ctx": N_CTX, "chunks": CHUNKS}
-    got = perplexity(model, text_of(model), options=PerplexityOptions(device=device), **how)
+    got = perplexity(model, text_of(model), options=PerplexityOptions(device=device_of(streamed, 1)), **how)
     wanted = perplexity(model, text_of(model), options=PerplexityOptions(precision="exact"), **how)
     assert got.chunks == pytest.approx(wanted.chunks, rel=1e-5)
     assert got.noise_floor is not None
