@@ -10,7 +10,7 @@ from archs.hparams.model_hparams import LayerHParams
 from quants import Tensor
 
 from ..layer import IMAGE_WEIGHTS, ForwardContext, Layer
-from .importance import observer_of
+from .precision import tf32_products
 from .weights import Weights, product
 
 
@@ -33,6 +33,10 @@ class DeviceContext:
             self._once[name] = make()
         return self._once[name]
 
+    def share(self, other: "DeviceContext") -> None:
+        """Use what is made once for another pass, over as many texts of the same length, none of which has images."""
+        self._once = other._once
+
     def tensor(self, values: Any) -> torch.Tensor:
         """Return an array of the host on the device: float32, or int64 as it is."""
         array = np.ascontiguousarray(values)
@@ -42,6 +46,13 @@ class DeviceContext:
         """Return an array of the device's on the host."""
         return x.detach().cpu().numpy()
 
+    def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Return x (n, width) @ weight (rows, width).T: (n, rows). TF32 where the device and the pass allow it."""
+        if not self.weights.uses_tf32 or self.forward.precision == "exact":
+            return product(x, weight)
+        with tf32_products():
+            return product(x, weight)
+
     def project(self, layer: Layer, role: str, x: torch.Tensor, rows: slice | None = None) -> torch.Tensor:
         """Return x (n, width) @ W.T (* scale + bias), with the weights of image tokens and active adapters."""
         tensor, bias = layer.need(f"{role}.weight"), self.weights.array(layer, f"{role}.bias")
@@ -50,7 +61,7 @@ class DeviceContext:
         weight = weight.reshape(-1, weight.shape[-1])
         if rows is not None:
             weight, bias = weight[rows], None if bias is None else bias[rows]
-        y = product(x, weight)
+        y = self.product(x, weight)
         if f"{role}.scale" in layer:
             y = y * self.weights.need_array(layer, f"{role}.scale")
         if bias is not None:
@@ -65,7 +76,7 @@ class DeviceContext:
         for image in self.forward.images:
             rows = slice(max(0, image.start - before), max(0, image.stop - 1 - before))
             if rows.start < rows.stop:
-                y[rows] = product(x[rows], self.weights.matrix(tensor))
+                y[rows] = self.product(x[rows], self.weights.matrix(tensor))
 
     def adapted(self, layer: Layer, role: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Return y (n, rows) = x (n, width) @ W.T, plus the active adapters of W; of texts the last n."""
@@ -76,14 +87,14 @@ class DeviceContext:
         on = adapters.reshape(self.texts, self.length)[:, self.length - len(y) // self.texts :].reshape(-1)
         for number in np.unique(on[on > 0]).tolist():
             rows = self.tensor(np.flatnonzero(on == number))
-            y[rows] += product(product(x[rows], a[number]), b[number])
+            y[rows] += self.product(self.product(x[rows], a[number]), b[number])
         return y
 
     def project_expert(self, layer: Layer, role: str, x: torch.Tensor, expert: int) -> torch.Tensor:
         """Return `project` for one expert (head, copy) of a stacked weight (experts, rows, width)."""
         tensor, bias = layer.need(f"{role}.weight"), self.weights.array(layer, f"{role}.bias")
         self.observe(tensor, x, expert, tensor.shape[0])
-        y = product(x, self.expert(tensor, expert))
+        y = self.product(x, self.expert(tensor, expert))
         return y if bias is None else y + bias[expert]
 
     def expert(self, tensor: Tensor, number: int) -> torch.Tensor:
@@ -95,11 +106,19 @@ class DeviceContext:
         observe = self.forward.observe
         if observe is None:
             return
-        importance = observer_of(observe)
-        if importance is not None:
-            importance.observe_tensor(tensor.name, x, expert, experts)
+        owner: Any = getattr(observe, "__self__", None)
+        if hasattr(owner, "observe_tensor"):
+            owner.observe_tensor(tensor.name, x, expert, experts)
         else:
             observe(tensor.name, self.host(x), expert, experts)
+
+    def observe_values(self, name: str, first_row: int, mixed: torch.Tensor) -> None:
+        """Call the observer of values with their inputs as attention mixes them."""
+        observe = self.forward.observe_values
+        if observe is None:
+            return
+        takes_tensors = hasattr(getattr(observe, "__self__", None), "observe_tensor")
+        observe(name, first_row, mixed if takes_tensors else self.host(mixed))
 
     def norm(self, layer: Layer, role: str, x: torch.Tensor, eps: float = 0.0) -> torch.Tensor:
         """Return the norm `role` over the last axis; x itself if the layer has no such norm. eps: 0 for the model's."""
@@ -124,10 +143,6 @@ class DeviceContext:
             ("rope", own.rope_base, own.rope_scaled, own.rope_width), made
         )
         return angles
-
-    def forget_angles(self) -> None:
-        """Release the angles, which are made again when they are needed."""
-        self._angles.clear()
 
     def cached(self, place: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return all keys and values so far of a layer's number: these appended to the cache, if there is one."""

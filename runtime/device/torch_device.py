@@ -4,42 +4,57 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 
 from quants import Tensor
 from quants.errors import OptionError
 
+from ..ahead import AheadOptions
 from ..arrays import Floats
 from ..graph.builder import Graph
 from ..graph.placement import SHARE, bytes_of_values, bytes_on_device, segments, weights_of
 from ..head import LazyLogits, Output
 from ..layer import ForwardContext
 from ..products.precision import Precision
-from .executor import Hook, run
+from .checkpoint import Checkpoint
+from .context import DeviceContext
+from .executor import Hook, Run, run
+from .hessians import DeviceHessians
 from .logits import DeviceLogits
-from .streaming import Progress, StreamOptions, stream
+from .precision import has_tf32, use_ieee_float32
+from .streaming import StreamOptions, stream
 from .weights import Weights
 
 TOKENS = 8192  # that are computed together at most on a GPU: more are no faster
 TOKENS_OF_PROCESSOR = 2048
 FEW_TOKENS = 2048  # fewer leave a device waiting for weights
+STATES_SHARE = 0.25  # of the memory for weights: hidden states that stay between layers
 
 
 class TorchDevice:
     """Where the passes of one model are computed.
 
-    title: its name for people, such as "cuda:0 (NVIDIA H200)". memory: bytes for weights and the values of a
-    batch; None for no limit. fast: let products of matrices be TF32 where a pass does not ask for exact ones.
+    name: "cuda", "mps", "xpu" or "cpu". title: its name for people, such as "cuda:0 (NVIDIA H200)". memory: bytes for
+    weights and the values of a batch; None for no limit. fast: let products of matrices be TF32 where a pass does not
+    ask for exact ones.
     """
 
     def __init__(self, device: torch.device, memory: int | None = None, fast: bool = False) -> None:
         self.device, self.memory, self.fast, self.weights = device, memory, fast, Weights(device, memory)
-        self.title = _title(device)
+        self.weights.uses_tf32 = fast and has_tf32(device)
+        self.name, self.title = device.type, _title(device)
         self._outputs: dict[str, Output] = {}
+
+    def for_another(self) -> "TorchDevice":
+        """Return the same device for a model that shares some weights with this one."""
+        other = TorchDevice(self.device, self.memory, self.fast)
+        other.weights = self.weights
+        return other
 
     def products(self, precision: Precision) -> str:
         """Return in words how products of matrices are computed."""
-        return "TF32" if self.fast and precision != "exact" and self.device.type == "cuda" else "float32"
+        return "TF32" if self.weights.uses_tf32 and precision != "exact" else "float32"
 
     def streams(self, tensors: Iterable[Tensor], values: int = 0) -> bool:
         """Return whether these weights do not fit, so that texts go through the model layer by layer. values: bytes of
@@ -73,17 +88,12 @@ class TorchDevice:
         return best * length
 
     def stream(
-        self,
-        graph: Graph,
-        passes: Sequence[tuple[ForwardContext, Floats]],
-        progress: Progress | None = None,
-        checkpoint: Any = None,
+        self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]], options: AheadOptions | None = None
     ) -> Iterator[Floats]:
-        """Yield the graph's result for each pass and its input (tokens, width), reading each weight once.
-
-        progress: called with (layers done, of how many). checkpoint: a `Checkpoint`, to go on after a kill.
-        """
-        return stream(graph, passes, self.weights, StreamOptions(self.memory, progress, checkpoint))
+        """Yield the graph's result for each pass and its input (tokens, width), reading each weight once."""
+        options = options or AheadOptions()
+        checkpoint = None if options.store is None else Checkpoint(options.store, options.store_every)
+        return stream(graph, passes, self.weights, StreamOptions(self.memory, options.progress, checkpoint))
 
     def run(self, graph: Graph, forward: ForwardContext, x: Floats, hooks: Mapping[int, Hook] | None = None) -> Floats:
         """Return the graph's result for the input x (tokens, width), on the host."""
@@ -99,6 +109,33 @@ class TorchDevice:
         output = self._outputs.setdefault(output.weight.name, output)  # the same tensor each time, to keep it there
         fields = logits.x, output.weight, logits.finish, logits.threads, logits.precision, logits.profile
         return DeviceLogits(*fields, logits.streams, weights=self.weights, output=output, memory=self.memory)
+
+    def states(self, x: Floats, nbytes: int) -> torch.Tensor:
+        """Return hidden states as `through` takes them: on the device if all of them take a small share of its memory.
+
+        nbytes: of all states that are kept at once.
+        """
+        values: Any = np.ascontiguousarray(x)
+        fits = self.memory is None or nbytes < STATES_SHARE * self.memory
+        return torch.from_numpy(values).to(self.device if fits else "cpu")
+
+    def through(self, graph: Graph, forward: ForwardContext, x: torch.Tensor) -> torch.Tensor:
+        """Return the graph's result for `states`, where these are."""
+        with torch.inference_mode():
+            computing = Run(graph, DeviceContext(forward, self.weights), x.to(self.device))
+            computing.advance(len(graph.nodes))
+            result: torch.Tensor = computing.result.to(x.device)
+        return result
+
+    def drop(self, tensors: Iterable[Tensor]) -> None:
+        """Release weights."""
+        dropped = list(tensors)
+        outputs = [self._outputs.pop(each.name).weight for each in dropped if each.name in self._outputs]
+        self.weights.drop([*dropped, *outputs])
+
+    def hessians(self, threads: int, columns: int) -> DeviceHessians:
+        """Return empty sums of the inputs of products, on the device. columns: maximum block size."""
+        return DeviceHessians(threads, columns, device=self.device)
 
 
 def _bytes_of(tensors: Iterable[Tensor]) -> int:
@@ -121,13 +158,13 @@ def torch_device(name: str, memory: int | None = None, *, fast: bool = False, mo
     memory: bytes for weights; None for most of what is free, on the processor for no limit. fast: as of `TorchDevice`.
     models: how many share the memory. Raises OptionError for a device that this machine does not have.
     """
+    use_ieee_float32()
     names = available()
     if name == "auto" and names == ["cpu"]:
         return None
     wanted = names[0] if name == "auto" else f"{name}:0" if name in ("cuda", "xpu") else name
     if wanted not in names:
         raise OptionError(f"torch finds no device {name!r} here", hint=f"there are: {', '.join(names)}")
-    _use_exact_float32()
     device = torch.device(wanted)
     memory = _free_memory(device) if memory is None else memory
     return TorchDevice(device, None if memory is None else memory // models, fast)
@@ -150,11 +187,3 @@ def _free_memory(device: torch.device) -> int | None:
     if device.type == "xpu":
         return int(torch.xpu.mem_get_info(device)[0] * SHARE)
     return None
-
-
-def _use_exact_float32() -> None:
-    """Let products be IEEE float32, and results the same in each run."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
