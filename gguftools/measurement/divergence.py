@@ -15,7 +15,7 @@ from quants.errors import OptionError
 
 from ..io.atomic import NOTHING, InputFiles
 from ..io.locks import State, state_of
-from ..models.devices import name_of_device, running_on, torch_device_for
+from ..models.devices import name_of_device, running_on, share_memory, torch_device_for
 from ..models.model import Model, opened
 from ..writing.executors import leaves_process
 from .bases.saving import BaseRun, Both, Saving, Writer, adding, base_writer, saving_to
@@ -188,6 +188,7 @@ def _measured(
     models += map(run.running, run.files)
     base: Base = run.stored_on_device() if run.source is None else models[0].logits  # type: ignore[assignment]
     others = models[len(models) - len(run.files) :]
+    share_memory([model.net for model in models])
     with ExitStack() as stack:
         kept: ProgressRecord | None = None
         writer: Writer | None = None

@@ -37,14 +37,18 @@ class TorchDevice:
 
     name: "cuda", "mps", "xpu" or "cpu". title: its name for people, such as "cuda:0 (NVIDIA H200)". memory: bytes for
     weights and the values of a batch; None for no limit. fast: let products of matrices be TF32 where a pass does not
-    ask for exact ones.
+    ask for exact ones. models: how many have a part of the memory each; sharing: the devices of the others, whose
+    weights make room while this model's are read layer by layer.
     """
 
-    def __init__(self, device: torch.device, memory: int | None = None, fast: bool = False) -> None:
-        self.device, self.memory, self.fast, self.weights = device, memory, fast, Weights(device, memory)
+    def __init__(self, device: torch.device, memory: int | None = None, fast: bool = False, models: int = 1) -> None:
+        self.device, self.fast, self.whole = device, fast, memory
+        self.memory = None if memory is None else memory // models
+        self.weights = Weights(device, self.memory)
         self.weights.uses_tf32 = fast and has_tf32(device)
         self.name, self.title = device.type, _title(device)
         self._outputs: dict[str, Output] = {}
+        self.sharing: list[TorchDevice] = []
 
     def for_another(self) -> "TorchDevice":
         """Return the same device for a model that shares some weights with this one."""
@@ -78,9 +82,9 @@ class TorchDevice:
         choices = [_bytes_of([*weights_of(graph), *weights]), max(pairs, default=0), max(part.nbytes for part in parts)]
         choices += [max(part.most for part in alone), max(part.least for part in alone)]
         best = 1
-        for taken in choices:
-            count = most
-            while count > 1 and taken + bytes_of_values(graph, count, length) > self.memory:
+        for number, taken in enumerate(choices):
+            count, memory = most, self.whole if number else self.memory
+            while count > 1 and taken + bytes_of_values(graph, count, length) > (memory or 0):
                 count -= max(1, count // 8)
             if count * length >= FEW_TOKENS:
                 return count * length
@@ -93,7 +97,17 @@ class TorchDevice:
         """Yield the graph's result for each pass and its input (tokens, width), reading each weight once."""
         options = options or AheadOptions()
         checkpoint = None if options.store is None else Checkpoint(options.store, options.store_every)
-        return stream(graph, passes, self.weights, StreamOptions(self.memory, options.progress, checkpoint))
+        return self._alone(graph, passes, StreamOptions(self.whole, options.progress, checkpoint))
+
+    def _alone(
+        self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]], options: StreamOptions
+    ) -> Iterator[Floats]:
+        """Yield `stream`, which has all of the memory that models share."""
+        for other in self.sharing:
+            other.weights.keep_only(())
+        yield from stream(graph, passes, self.weights, options)
+        if self.sharing:
+            self.weights.keep_only(())
 
     def run(self, graph: Graph, forward: ForwardContext, x: Floats, hooks: Mapping[int, Hook] | None = None) -> Floats:
         """Return the graph's result for the input x (tokens, width), on the host."""
@@ -101,7 +115,8 @@ class TorchDevice:
         if self.memory is not None and self.streams(
             weights_of(graph), bytes_of_values(graph, forward.texts, forward.length)
         ):
-            return next(stream(graph, [(forward, x)], self.weights, StreamOptions(self.memory, hooks=hooks)))
+            (result,) = self._alone(graph, [(forward, x)], StreamOptions(self.whole, hooks=hooks))
+            return result
         return run(graph, forward, x, self.weights, hooks)
 
     def logits(self, logits: LazyLogits, output: Output) -> LazyLogits:
@@ -167,7 +182,7 @@ def torch_device(name: str, memory: int | None = None, *, fast: bool = False, mo
         raise OptionError(f"torch finds no device {name!r} here", hint=f"there are: {', '.join(names)}")
     device = torch.device(wanted)
     memory = _free_memory(device) if memory is None else memory
-    return TorchDevice(device, None if memory is None else memory // models, fast)
+    return TorchDevice(device, memory, fast, models)
 
 
 def _title(device: torch.device) -> str:
