@@ -153,10 +153,42 @@ def test_a_killed_run_goes_on(
     assert_same(again, whole)
 
 
+def test_a_pass_killed_between_layers_goes_on(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runtime.device.checkpoint import Checkpoint
+    from runtime.device.streaming import _Pass
+
+    how = {"device": device_of(True, 2), "record": tmp_path / "record"}
+    models, layers = (files["F16"], files["Q4_0"]), []
+    advance = _Pass._advance
+
+    def kill(self: Any, stop: int) -> None:
+        if len(layers) == 7:  # the base has four layers
+            raise KeyboardInterrupt
+        layers.append(stop)
+        advance(self, stop)
+
+    monkeypatch.setattr("runtime.device.torch_device.Checkpoint", lambda store, every: Checkpoint(store, 0.0))
+    monkeypatch.setattr("runtime.device.self_test.check_device", lambda *given: None)
+    whole = measured(*models, device=how["device"])
+    monkeypatch.setattr(_Pass, "_advance", kill)
+    with pytest.raises(KeyboardInterrupt):
+        measured(*models, **how)
+    assert {path.name for path in tmp_path.iterdir()} > {"record.0.pass", "record.1.pass"}
+    counted: list[int] = []
+    monkeypatch.setattr(_Pass, "_advance", lambda self, stop: (counted.append(stop), advance(self, stop))[1])
+    again = measured(*models, **how)
+    assert len(counted) < 7  # what came after the last layers that were finished
+    assert_same(again, whole)
+    assert again.noise_floor == whole.noise_floor
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_divergence_as_small_as_noise_is_remarked(files: dict[str, Path]) -> None:
     report = measured(files["F16"], files["F16"], device=WHOLE)
     assert report.warnings == []  # equal files
-    from gguftools.measurement.noise import lost_in_noise
+    from gguftools.measurement.device_passes import lost_in_noise
     from runtime.evaluation.noise import NoiseFloor
 
     mean = measured(files["F16"], files["Q8_0"], device=WHOLE).files
@@ -189,7 +221,7 @@ def test_the_noise_floor_is_that_of_the_pass(files: dict[str, Path], monkeypatch
         assert report.noise_floor < report.noise_floor_max
         options = PerplexityOptions(device=device_of(streamed, 1))
         alone = perplexity(files["F16"], text_of(files["F16"]), n_ctx=N_CTX, chunks=CHUNKS, options=options)
-        assert alone.noise_floor == pytest.approx(report.noise_floor, rel=1e-3)
+        assert report.noise_floor / 3 < alone.noise_floor < 3 * report.noise_floor  # of as many windows or fewer
 
 
 @BOTH
