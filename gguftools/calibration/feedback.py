@@ -71,7 +71,7 @@ def encode_layers(
     """
     threads, progress = thread_count(write.threads), write.progress or (lambda *_: None)
     net = running_on(calibration.device, layers.metadata, layers.tensors, threads=threads)
-    at_once = windows_at_once(model, windows.fitted.shape[1], net.device is not None)
+    at_once = windows_at_once(model, windows.fitted.shape[1], net)
     computed = computed_for(net)
     _Work(net, items, kept, windows, at_once, calibration.memory, computed, progress, workers).run()
 

@@ -225,7 +225,7 @@ def measured(
     with ExitStack() as stack:
         place = output or Path(stack.enter_context(TemporaryDirectory(prefix="gguftools-"))) / "search"
         kept = stack.enter_context(open_encoded(place, head, run.resume and output is not None, SEARCHED))
-        at_once = windows_at_once(model, windows.fitted.shape[1], net.device is not None)
+        at_once = windows_at_once(model, windows.fitted.shape[1], net)
         yield searched(net, candidates, windows, at_once, texts, kept, tell)
 
 

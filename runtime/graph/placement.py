@@ -140,21 +140,24 @@ def placed(graph: Graph, memory: int | None = None, values: int = 0) -> Placemen
     return Placement(tuple(parts), room)
 
 
-def tokens_at_once(graph: Graph, length: int, memory: int, most: int, weights: Iterable[Tensor] = ()) -> int:
+def tokens_at_once(
+    graph: Graph, length: int, memory: tuple[int, int], most: int, weights: Iterable[Tensor] = ()
+) -> int:
     """Return how many tokens, of whole texts of this length, are best computed together; at most `most` texts.
 
-    memory: bytes of the device. weights: that are needed besides the graph's. Weights that fit stay on the device, else
-    those of two layers, of one, or one expert after another: the first of these that leaves room for FEW_TOKENS. At
-    least one text; `placed` says if its values do not fit.
+    memory: bytes of the device for weights that stay, and for those of a pass layer by layer. weights: that are needed
+    besides the graph's. Weights that fit stay on the device, else those of two layers, of one, or one expert after
+    another: the first of these that leaves room for FEW_TOKENS. At least one text; `placed` says if its values do not
+    fit.
     """
     parts, alone = segments(graph), segments(graph, 0)
     pairs = (here.nbytes + after.nbytes for here, after in pairwise(parts))
     choices = [bytes_of([*weights_of(graph), *weights]), max(pairs, default=0), max(part.nbytes for part in parts)]
     choices += [max(part.most for part in alone), max(part.least for part in alone)]
     best = 1
-    for taken in choices:
-        count = most
-        while count > 1 and taken + bytes_of_values(graph, count, length) > memory:
+    for number, taken in enumerate(choices):
+        count, limit = most, memory[min(number, 1)]
+        while count > 1 and taken + bytes_of_values(graph, count, length) > limit:
             count -= max(1, count // 8)
         if count * length >= FEW_TOKENS:
             return count * length
