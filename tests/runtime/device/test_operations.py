@@ -164,7 +164,7 @@ def test_attention_some_queries_at_a_time(name: str, monkeypatch: pytest.MonkeyP
     ours, wanted = model_of(name, "cpu"), model_of(name)
     ids = np.random.default_rng(3).integers(0, ours.vocabulary_size, (3, 33))
     whole = wanted.forward(ids)
-    for scores, rows in ((1, 512), (1 << 27, 7), (3000, 5)):
+    for scores, rows in ((1, 512), (1 << 26, 7), (3000, 5)):
         monkeypatch.setattr(attention, "SCORES", scores)
         monkeypatch.setattr(attention, "ROWS", rows)
         assert_close(ours.forward(ids), whole, 2 * CLOSE)
@@ -240,3 +240,48 @@ def test_images_in_a_text(name: str, first: int) -> None:
     found = [model.forward(ids, model.new_cache(), first, images) for model in (ours, wanted)]
     assert_close(*found, 2 * CLOSE)
     assert np.abs(ours.forward(ids)[first:] - found[0]).max() > 1e-2
+
+
+UNORDERED = {  # sums whose order differs from run to run on some device, and what torch refuses as such
+    "index_add", "index_add_", "scatter_add", "scatter_add_", "scatter_reduce", "put_", "cumsum", "cumsum_", "histc",
+    "bincount", "kthvalue", "median",
+}  # fmt: skip
+
+
+def covering() -> list[str]:
+    """Families that have every operation of all of them."""
+    from runtime import decoder
+
+    types = {}
+    for name in absent_keys.descriptions():
+        model = model_of(name)
+        if model.encoder_decoder is None and model.encoder is None and model.codes is None:
+            types[name] = {type(node.operation) for node in decoder.graph_of(model.network).nodes}
+    left, chosen = set().union(*types.values()), []
+    while left:
+        best = max(types, key=lambda name: len(types[name] & left))
+        chosen.append(best)
+        left -= types[best]
+    return chosen
+
+
+def test_sums_have_the_same_order_in_each_run() -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = set()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = function.__name__.partition(".")[0]
+            kwargs = kwargs or {}
+            seen.add(f"{name} that adds" if name.startswith("index_put") and (*args, False)[3] else name)
+            return function(*args, **kwargs)
+
+    for name in covering():
+        model = model_of(name, "cpu")
+        ids = np.random.default_rng(3).integers(0, model.vocabulary_size, (2, 20))
+        with Watch():
+            model.forward(ids)
+    assert "matmul" in seen
+    assert not seen & UNORDERED
+    assert not [each for each in seen if "adds" in each]
