@@ -86,7 +86,7 @@ EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
     "hash": [("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest names the hashes")],
     "perplexity": [
         ("running", "json", "the JSON contains the value after every chunk"),
-        ("plan", "device running sparse no_dense profile precision round_activations", PLANNED),
+        ("plan", "running sparse no_dense profile precision round_activations", PLANNED),
         ("device", "sparse profile", "it is for models that the processor computes"),
         ("round_activations", "precision", "it means --precision llama.cpp"),
     ],

@@ -59,7 +59,8 @@ def visible(context: DeviceContext, options: AttentionOptions, positions: Ids, k
         return Visible(first, last, (context.tensor(first), context.tensor(last)))
 
     alike = options.causal, options.window, options.chunk, options.keys_after is None
-    return context.once(("visible", name, keys, *alike), made)
+    seen: Visible = context.once(("visible", name, keys, *alike), made)
+    return seen
 
 
 def masked(context: DeviceContext, window: int | None, keys: int, scale: float, **more: Any) -> Masked:

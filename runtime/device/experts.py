@@ -1,5 +1,6 @@
 """Mixtures of experts on a device: the chosen experts' nets, and steps of the routing."""
 
+import itertools
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ from ..layer import Layer
 from . import activations
 from .context import DeviceContext
 
+OUTPUTS = 1 << 28  # numbers of experts' outputs at a time: 1 GB
 MIN_SUM = 1e-20  # of weights that are rescaled, as in DeepSeek, against a division by zero
 
 
@@ -20,36 +22,51 @@ def descending(scores: torch.Tensor) -> torch.Tensor:
 def add_experts(
     context: DeviceContext, layer: Layer, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor, suffix: str
 ) -> torch.Tensor:
-    """Return the weighted sum of the outputs of each token's chosen experts (tokens, used) for x (tokens, width)."""
-    out, used = torch.zeros_like(x), chosen.shape[1]
-    for expert, places in places_of(chosen).items():
-        tokens = places // used
+    """Return the weighted sum of the outputs of each token's chosen experts (tokens, used) for x (tokens, width).
+
+    The output of each choice has a place of its own, and a token's are added by ascending expert, so that sums are the
+    same in each run, and where one expert after another is moved to the device. It is waited for once: for the numbers
+    of tokens.
+    """
+    used, width = chosen.shape[1], _width(layer, suffix)
+    step = max(1, OUTPUTS // (used * width))
+    if len(x) > step:
+        parts = zip(x.split(step), chosen.split(step), weights.split(step), strict=True)
+        return torch.cat([add_experts(context, layer, *part, suffix) for part in parts])
+    order, begins = by_expert(chosen, _count(layer, suffix))
+    tokens, shares = order // used, weights.reshape(-1)[order, None]
+    ranks = torch.sort(torch.sort(chosen, dim=1, stable=True).indices, dim=1).indices  # of experts among a token's
+    places = tokens * used + ranks.reshape(-1)[order]
+    outputs = x.new_empty((len(order), width))
+    for expert, (begin, end) in enumerate(itertools.pairwise(begins)):
+        if begin == end:
+            continue
         net: Any = partial(one_expert, context, layer, suffix, expert)
-        made = context.block.weigh_expert(net, x[tokens], weights.reshape(-1)[places, None])
+        made = context.block.weigh_expert(net, x[tokens[begin:end]], shares[begin:end])
         if context.forward.observe_experts and suffix == "exps":
             context.forward.observe_experts(layer.index, expert, context.host(made))
-        add_rows(out, tokens, places % used, made)
+        outputs[places[begin:end]] = made
+    out, *others = outputs.reshape(len(x), used, width).unbind(dim=1)
+    for each in others:
+        out = out + each
     return out
 
 
-def places_of(chosen: torch.Tensor) -> dict[int, torch.Tensor]:
-    """Return the places of each expert that is chosen in `chosen` (tokens, used), row by row, by ascending expert."""
-    order = torch.sort(chosen.reshape(-1), stable=True).indices
-    counts = torch.bincount(chosen.reshape(-1)).tolist()
-    return {expert: part for expert, part in enumerate(order.split(counts)) if len(part)}
+def by_expert(chosen: torch.Tensor, count: int) -> tuple[torch.Tensor, list[int]]:
+    """Return the places in `chosen` (tokens, used), row by row, in the order of experts, and where each of `count`
+    experts begins, with the end.
+    """
+    numbers, order = torch.sort(chosen.reshape(-1), stable=True)
+    begins: list[int] = torch.searchsorted(numbers, torch.arange(count + 1, device=chosen.device)).tolist()
+    return order, begins
 
 
-def add_rows(out: torch.Tensor, tokens: torch.Tensor, slots: torch.Tensor, made: torch.Tensor) -> None:
-    """Add rows to those of their tokens, in an order that is the same in each run."""
-    for part, rows in _without_repeats(tokens, slots, made):
-        out[part] = out[part] + rows
+def _count(layer: Layer, suffix: str) -> int:
+    return layer.need(f"ffn_down_{suffix}.weight").shape[0]
 
 
-def _without_repeats(tokens: torch.Tensor, slots: torch.Tensor, made: torch.Tensor) -> list[tuple[torch.Tensor, Any]]:
-    """Return tokens and their rows in parts that name each token once: a token may choose an expert twice."""
-    if len(torch.unique(tokens)) == len(tokens):
-        return [(tokens, made)]
-    return [(tokens[slots == slot], made[slots == slot]) for slot in torch.unique(slots).tolist()]
+def _width(layer: Layer, suffix: str) -> int:
+    return layer.need(f"ffn_down_{suffix}.weight").shape[1]
 
 
 def one_expert(context: DeviceContext, layer: Layer, suffix: str, expert: int, x: torch.Tensor) -> torch.Tensor:

@@ -39,7 +39,7 @@ class LogitsOfRows:
         every = self.held, other.held, self.z, other.z
         with torch.inference_mode():
             parts = [_gaps(*(each[rows] for each in every)) for rows in _steps(self.held)]
-            sums = _on_host(parts).reshape(len(self.held), 3, -1).sum(axis=2)
+            sums: Doubles = _on_host(parts).reshape(len(self.held), 3, -1).sum(axis=2)
         sums[:, 2] *= 0.5
         return sums
 
@@ -83,7 +83,7 @@ def has_float64(device: torch.device) -> bool:
     """Return whether a device computes in float64: Metal and Intel's Arc A do not."""
     if device.type == "xpu":
         return bool(torch.xpu.get_device_properties(device).has_fp64)
-    return device.type != "mps"
+    return str(device.type) != "mps"
 
 
 def _gaps(base: torch.Tensor, other: torch.Tensor, base_z: torch.Tensor, other_z: torch.Tensor) -> torch.Tensor:

@@ -166,7 +166,7 @@ class _Pass:
     def _through(self, segment: Segment, pool: ThreadPoolExecutor, ahead: bool) -> None:
         """Compute a segment for all batches."""
         for number, node in enumerate(self.runs[0].graph.nodes[segment.start : segment.stop], segment.start):
-            if segment.streams_experts and any(stacked_weights(node)):
+            if segment.streams_experts and stacked_weights(node):
                 self._advance(number)
                 through_experts(self.runs, node, self.weights, pool, ahead)
         self._advance(segment.stop)

@@ -53,7 +53,12 @@ def noise_floor(net: RunningModel, windows: Sequence[Window], measured: Callable
         first, again = measured(place), net.lazy_logits(*batch)
         again = replace(again, x=again.x[window.scored - window.first])
         for start, stop in spans(len(window.scored), max(MIN_POSITIONS, LOGITS_AT_ONCE // first.weight.rows)):
-            parts = (replace(each, x=np.ascontiguousarray(each.x[start:stop])) for each in (first, again))
-            apart.append(compare(*(rows_of(part, window.targets[start:stop], net.threads) for part in parts)))
+            one, other = (
+                rows_of(
+                    replace(each, x=np.ascontiguousarray(each.x[start:stop])), window.targets[start:stop], net.threads
+                )
+                for each in (first, again)
+            )
+            apart.append(compare(one, other))
     kl = np.concatenate(apart)[:, KL]
     return NoiseFloor(float(kl.mean()), float(kl.max()))
