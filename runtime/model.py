@@ -457,6 +457,7 @@ class RunningModel:
             self.observe,
             profile=self.profile,
             observe_experts=self.observe_experts,
+            device=self.device,
         )
         rows = self.mtp_input(np.ascontiguousarray(hidden[:, :-1]).reshape(-1, hidden.shape[-1]))
         with one_thread():

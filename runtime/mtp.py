@@ -93,10 +93,10 @@ def mtp_forward(forward: ForwardContext, hidden: Floats, following: Ids) -> Lazy
     weight = layer.need(name) if name in layer else None
     if weight is not None and forward.observe:
         forward.observe(weight.name, x, 0, 1)
-    finish = output.finish(forward.threads)
-    return LazyLogits(
-        x, weight or output.weight, finish, forward.threads, forward.precision, forward.profile, forward.streams
-    )
+    output = output if weight is None else replace(output, weight=weight)
+    finish, own_weight = output.finish(forward.threads), output.weight
+    logits = LazyLogits(x, own_weight, finish, forward.threads, forward.precision, forward.profile, forward.streams)
+    return logits if forward.device is None else forward.device.logits(logits, output)
 
 
 def one_stream(forward: ForwardContext, states: Floats) -> Floats:

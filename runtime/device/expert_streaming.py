@@ -8,7 +8,7 @@ takes less than reading the experts again for each batch.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -19,7 +19,7 @@ from quants import Tensor
 
 from ..graph import operations as op
 from ..graph.builder import Node
-from ..graph.placement import stacked_of
+from ..graph.placement import bytes_on_device, stacked_of
 from . import experts
 from .executor import Run
 from .transfers import wait
@@ -36,20 +36,28 @@ def through_experts(runs: Sequence[Run], node: Node, weights: Weights, pool: Exe
     parts = [_Part(run, operation) for run in runs]
     stacked = stacked_of(operation)
     used = sorted({expert for part in parts for expert in part.places})
-    pending = pool.submit(_loaded, weights, stacked, used[0], None) if used else None
-    computed = None
+    size = sum(bytes_on_device(each) // each.shape[0] for each in stacked)
+    computed: Any = None
+
+    def begin(expert: int) -> Future[list[torch.Tensor]]:
+        weights.expect(size)
+        return pool.submit(_loaded, weights, stacked, expert, computed)
+
+    pending = begin(used[0]) if used else None
     for expert, following in zip(used, [*used[1:], None], strict=False):
         assert pending is not None
-        for tensor, values in zip(stacked, pending.result(), strict=True):
-            weights.put_expert(tensor, expert, values)
+        matrices = pending.result()
+        weights.expect(-size)
+        for tensor in stacked:
+            weights.put_expert(tensor, expert, matrices.pop(0))
         if ahead and following is not None:
-            pending = pool.submit(_loaded, weights, stacked, following, computed)
+            pending = begin(following)
         _add_expert(parts, expert)
         computed = weights.copies.side.mark_computing()
         for tensor in stacked:
             weights.drop_expert(tensor, expert)
         if not ahead and following is not None:
-            pending = pool.submit(_loaded, weights, stacked, following, computed)
+            pending = begin(following)
     for part in parts:
         part.run.supply(part.out)
 
