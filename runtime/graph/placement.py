@@ -4,7 +4,7 @@ What a device holds is counted in bytes of weights and of the values of one batc
 way.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -20,6 +20,7 @@ SHARE = 0.9  # of a device's free memory that is used: allocators waste some
 SCORES = 1 << 26  # numbers of attention's scores at a time
 SCORE_COPIES = 4  # of scores while they are masked and exponentiated
 WIDENED = 1 << 27  # numbers of a weight that are widened to float32 at a time
+OUTPUTS = 1 << 28  # numbers of experts' outputs at a time
 SCRATCH = 2  # times an operation's inputs and output, for what it makes on the way
 WORKSPACE = 1 << 25  # bytes of a device's libraries
 TOKENS = 8192  # that are computed together at most on a GPU: more are no faster
@@ -115,10 +116,14 @@ def weights_of(graph: Graph) -> list[Tensor]:
     return [*{id(each): each for node in graph.nodes for each in node.operation.weights()}.values()]
 
 
-def stacked_weights(node: Node) -> Iterator[Tensor]:
-    """Yield the stacked weights of a node's experts; none of other nodes."""
-    if isinstance(node.operation, op.Experts):
-        yield from (each for each in node.operation.weights() if len(each.shape) == 3)
+def stacked_weights(node: Node) -> tuple[Tensor, ...]:
+    """Return the stacked weights of a node's experts; none of other nodes."""
+    return stacked_of(node.operation) if isinstance(node.operation, op.Experts) else ()
+
+
+def stacked_of(operation: op.Experts) -> tuple[Tensor, ...]:
+    """Return the stacked weights of experts, the one of their output last."""
+    return tuple(each for each in operation.weights() if len(each.shape) == 3)
 
 
 def placed(graph: Graph, memory: int | None = None, values: int = 0) -> Placement:
@@ -193,7 +198,7 @@ def bytes_of_values(graph: Graph, texts: int, length: int) -> int:
 def bytes_between(graph: Graph, tokens: int) -> int:
     """Return the bytes of values that wait between two layers at most."""
     stops = [part.stop for part in segments(graph)]
-    stops += [number for node in graph.nodes if any(stacked_weights(node)) for number in (node.value.number,)]
+    stops += [number for node in graph.nodes if stacked_weights(node) for number in (node.value.number,)]
     widths = [sum(graph.nodes[each].value.width for each in read_after(graph, stop)) for stop in stops]
     shared = sum(2 * node.operation.k.width for node in graph.nodes if isinstance(node.operation, op.Attention))
     sharing = any(isinstance(node.operation, op.SharedAttention) for node in graph.nodes)
@@ -218,6 +223,7 @@ def _scratch(node: Node, tokens: int, length: int) -> int:
     ]
     if isinstance(operation, op.Experts):
         made += 4 * tokens * sum(each.shape[1] for each in stacked_weights(node))
+        made += 4 * min(OUTPUTS, tokens * operation.chosen.width * node.value.width)
     if (queries := getattr(operation, "q", None)) is not None:
         made += 4 * SCORE_COPIES * min(SCORES, tokens * length * queries.shape[0])
     return made + 4 * min(WIDENED, max(widened, default=0))
