@@ -1,6 +1,6 @@
 """Metadata + tensors → a runnable model: `forward(tokens, cache)` gives logits."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -21,12 +21,14 @@ from quants.errors import ModelError, OptionError
 from quants.tensor import all_readable
 
 from . import decoder, encoder_decoder
+from .ahead import Ahead, AheadBatch, AheadOptions, groups_of
 from .arrays import Floats, Ids
 from .audio_codec import decode_audio_codes, spectra
 from .branches import Branches, TokenTree
 from .embedding import embed
 from .graph.compiled import CompiledGraph, Text
-from .head import LazyLogits, head, in_shape
+from .graph.placement import bytes_between, bytes_of_values, weights_of
+from .head import LazyLogits, head, in_shape, output_of
 from .images import EmbeddedImage, check_images
 from .importance import Observe, ObserveExperts
 from .kernels.blas import one_thread
@@ -102,7 +104,7 @@ class RunningModel:
         self.codes = decode_audio_codes(keys, grouped) if self.architecture.block.convolutions else None
         self.sparsity: Sparsity | None = None  # set by `use_predictor`
         self.device: Device | None = None  # set to compute passes elsewhere (see `runtime.device`)
-        self._prepared: dict[tuple[bytes, int, bool], tuple[ForwardContext, Floats]] = {}  # results of `prepare`
+        self._ahead: Ahead | None = None  # what `prepare` was given
         self.observe_experts: ObserveExperts | None = None  # set to observe each expert's output
         self.profile: Profile | None = None  # set to time each category of operations
 
@@ -133,7 +135,7 @@ class RunningModel:
         cache_type: the type of keys and values. expected: tokens to make room for. Raises OptionError for an unknown
         type.
         """
-        return KVCache(cache_type, expected)
+        return KVCache(cache_type, expected) if self.device is None else self.device.new_cache(cache_type, expected)
 
     def new_pass(
         self,
@@ -455,6 +457,7 @@ class RunningModel:
             self.observe,
             profile=self.profile,
             observe_experts=self.observe_experts,
+            device=self.device,
         )
         rows = self.mtp_input(np.ascontiguousarray(hidden[:, :-1]).reshape(-1, hidden.shape[-1]))
         with one_thread():
@@ -470,7 +473,10 @@ class RunningModel:
         if self.network.keys.get(count) is None or reader.keys.get(count) is not None:
             return states
         with one_thread():
-            return one_stream(ForwardContext(self.network, 1, len(states), None, self.threads, self.precision), states)
+            forward = ForwardContext(
+                self.network, 1, len(states), None, self.threads, self.precision, device=self.device
+            )
+            return one_stream(forward, states)
 
     def mtp_forward(self, hidden: Floats, following: Sequence[int], cache: KVCache | None) -> LazyLogits:
         """Return `mtp_logits` of one text as it grows: x (n, width). hidden (n, width): of its next positions.
@@ -478,7 +484,7 @@ class RunningModel:
         """
         ids = self._checked(following)
         forward = ForwardContext(
-            self.next_tokens, 1, len(ids), cache, self.threads, self.precision, profile=self.profile
+            self.next_tokens, 1, len(ids), cache, self.threads, self.precision, profile=self.profile, device=self.device
         )
         with one_thread():
             return mtp_forward(forward, hidden, ids)
@@ -508,8 +514,13 @@ class RunningModel:
             with one_thread():
                 made = [spectra(self.new_pass(1, len(each)), self.codes, each) for each in texts]
             return np.concatenate([frames[first:] for frames in made])
-        if cache is None and (prepared := self._prepared.pop((texts.tobytes(), first, exact), None)) is not None:
-            return self._headed(*prepared, first)
+        plain = cache is None and branches is None and tree is None and noted is None
+        if (
+            plain
+            and self._ahead is not None
+            and (result := self._ahead.take(AheadBatch(texts, first, exact))) is not None
+        ):
+            return self._headed(*result, first)
         forward = self.new_pass(len(texts), texts.shape[1], cache, branches, tree, images, exact)
         forward.noted = {} if noted is None else noted
         forward.tokens = texts.reshape(-1)
@@ -538,30 +549,64 @@ class RunningModel:
         with one_thread():
             return head(forward, x)
 
-    def prepare(self, batches: Iterable[Batch | tuple[ArrayLike, int]]) -> None:
-        """Compute ahead what `lazy_logits` will be asked for, if the device reads the weights layer by layer.
-
-        batches: its arguments. Does nothing where one batch after another is as good. Raises
-        ModelError as `forward` does.
-        """
-        if self.device is None or self.encoder_decoder or self.encoder or self.codes:
-            return
-        if not self.device.streams(self.tensors.values()):
-            return
-        passes = dict[tuple[bytes, int, bool], tuple[ForwardContext, Floats]]()
-        for given in batches:
-            tokens, first, exact = Batch(*given)
-            ids = self._checked(tokens)
-            texts = ids.reshape(-1, ids.shape[-1])
-            forward = self.new_pass(*texts.shape, exact=exact)
-            forward.tokens, forward.first = texts.reshape(-1), 0 if self.observe else first
-            with one_thread():
-                x = forward.finite("token_embd.weight", embed(forward, forward.tokens))
-            passes[texts.tobytes(), first, exact] = forward, x
+    def bytes_on_device(self, tokens: int) -> int:
+        """Return the bytes that the model's device needs for all weights and for a pass of so many tokens."""
+        assert self.device is not None
+        if self.encoder_decoder or self.encoder or self.codes:
+            return self.device.bytes_of(self.tensors.values())
         graph = decoder.graph_of(self.network, self.sparsity is not None)
-        results = self.device.stream(graph, [*passes.values()])
-        for (name, (forward, _)), x in zip(passes.items(), results, strict=True):
-            self._prepared[name] = forward, x
+        weights = [*weights_of(graph), output_of(self.network).weight]
+        return self.device.bytes_of(weights) + bytes_of_values(graph, 1, tokens)
+
+    def prepare(self, batches: Iterable[Batch | tuple[ArrayLike, int]], options: AheadOptions | None = None) -> Ahead:
+        """Say what `lazy_logits` will be asked for, in which order; a device that reads weights layer by layer then
+        computes many batches at once, when the first of them is asked for.
+
+        batches: its arguments. Observers have to be set before, and get all that batches make
+        when they are computed. Changes nothing where one batch after another is as good. What is not asked for is
+        dropped by the next call, or at the end of the block: `with model.prepare(batches): ...`. Raises ModelError for
+        an id outside the vocabulary; `lazy_logits` raises what computing a group raises.
+        """
+        options = options or AheadOptions()
+        self._ahead = None
+        ahead = Ahead(self._groups_ahead(batches, options), partial(self._compute_ahead, options), options)
+        self._ahead = ahead
+        return ahead
+
+    def _groups_ahead(
+        self, batches: Iterable[Batch | tuple[ArrayLike, int]], options: AheadOptions
+    ) -> list[list[AheadBatch]]:
+        """Return batches in groups that are computed together; none if each is as well computed alone."""
+        if self.device is None or self.encoder_decoder or self.encoder or self.codes:
+            return []
+        shaped = []
+        for given in batches:
+            batch = Batch(*given)
+            ids = self._checked(batch.tokens)
+            shaped.append(AheadBatch(ids.reshape(-1, ids.shape[-1]), batch.first, batch.exact))
+        graph = decoder.graph_of(self.network, self.sparsity is not None)
+        largest = max(shaped, key=lambda each: each.ids.size, default=None)
+        weights = [*weights_of(graph), output_of(self.network).weight]
+        if largest is None or not self.device.streams(weights, bytes_of_values(graph, *largest.ids.shape)):
+            return []
+        return groups_of(shaped, partial(bytes_between, graph), options.host_memory)
+
+    def _compute_ahead(
+        self, options: AheadOptions, batches: Sequence[AheadBatch], progress: Callable[[int, int], None] | None
+    ) -> Iterator[tuple[ForwardContext, Floats]]:
+        """Yield the output of the last layer for each batch, with its pass."""
+        assert self.device is not None
+        passes = []
+        for batch in batches:
+            texts, length = batch.ids.shape
+            forward = self.new_pass(texts, length, exact=batch.exact)
+            forward.tokens, forward.first = batch.ids.reshape(-1), 0 if self.observe else batch.first
+            with one_thread():
+                passes.append((forward, forward.finite("token_embd.weight", embed(forward, forward.tokens))))
+        graph = decoder.graph_of(self.network, self.sparsity is not None)
+        results = self.device.stream(graph, passes, replace(options, progress=progress))
+        for (forward, _), x in zip(passes, results, strict=True):
+            yield forward, x
 
     def _check_images(self, images: Sequence[EmbeddedImage], texts: Ids) -> None:
         """Raise OptionError or ModelError for images that cannot be used."""

@@ -234,9 +234,9 @@ def _on_card(card: Card, files: Sequence[_Counted], options: PlanOptions) -> Car
 
 
 def _of_file(card: Card, file: _Counted, options: PlanOptions) -> CardPlan:
-    from runtime.graph.placement import WEIGHTS_SHARE, segments
+    from runtime.graph.placement import SHARE, segments
 
-    memory = int((card.memory - RESERVED) * WEIGHTS_SHARE) if options.memory is None else options.memory
+    memory = int((card.memory - RESERVED) * SHARE) if options.memory is None else options.memory
     resident = file.file_bytes <= memory
     parts = segments(file.graph, None if resident else memory // 2)
     streamed = [part for part in parts if part.alone]

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from ..arrays import Floats
-from ..graph import operations as op
 from ..graph.builder import Graph
+from ..graph.operations import Value
 from ..layer import ForwardContext
 from . import (
     attention_operations,
@@ -36,12 +36,12 @@ IN_MODULES = (
 class Run:
     """A graph over one batch of texts, computed node by node; it can stop after any of them and go on later.
 
-    next: the number of the next node.
+    `supply` gives it the value of its first node, its input. next: the number of the next node.
     """
 
-    def __init__(self, graph: Graph, context: DeviceContext, x: torch.Tensor) -> None:
+    def __init__(self, graph: Graph, context: DeviceContext) -> None:
         self.graph, self.context, self.next = graph, context, 0
-        self._x, self._values = x, Values()
+        self._values = Values()
         self._unchecked: tuple[str, torch.Tensor] | None = None  # a layer, and whether its output is finite
 
     def advance(self, stop: int, hooks: Mapping[int, Hook] | None = None) -> None:
@@ -53,23 +53,30 @@ class Run:
         graph, context, values = self.graph, self.context, self._values
         for number in range(self.next, stop):
             node = graph.nodes[number]
-            if isinstance(node.operation, op.Input):
-                value = self._x
-            elif node.value.rows == "some" and any(values(each) is None for each in node.operation.inputs()):
+            if node.value.rows == "some" and any(values(each) is None for each in node.operation.inputs()):
                 value = None
             else:
                 with context.forward.timed(node.category):
                     value = COMPUTE[type(node.operation)](context, node.operation, values)
-            if number in graph.checked:
-                self._check_finite(graph.checked[number], value)
-            if hooks and number in hooks and isinstance(value, torch.Tensor):
-                value = _hooked(context, hooks[number], value)
-            values.by_number[number] = value
-            for forgotten in graph.memory.forgotten[number]:
-                del values.by_number[forgotten]
-        self.next = stop
-        if stop == len(graph.nodes):
-            self._check_finite("", None)
+            self.supply(value, hooks)
+
+    def supply(self, value: Any, hooks: Mapping[int, Hook] | None = None) -> None:
+        """Set the next node's value, and forget those that nothing reads any more. Raises ModelError as `advance`."""
+        graph, number = self.graph, self.next
+        if number in graph.checked:
+            self._check_finite(graph.checked[number], value)
+        if hooks and number in hooks and isinstance(value, torch.Tensor):
+            value = _hooked(self.context, hooks[number], value)
+        self._values.by_number[number] = value
+        for forgotten in graph.memory.forgotten[number]:
+            self._values.by_number.pop(forgotten, None)
+        self.next = number + 1
+        if self.next == len(graph.nodes):
+            self.check_finite()
+
+    def check_finite(self) -> None:
+        """Raise ModelError if the last layer's output is not finite."""
+        self._check_finite("", None)
 
     def _check_finite(self, where: str, x: torch.Tensor | None) -> None:
         """Raise ModelError if the layer before this one gave values that are not finite.
@@ -85,17 +92,18 @@ class Run:
         """Return the graph's result, when all nodes are computed."""
         return self._values(self.graph.output)
 
-    def move(self, device: torch.device) -> None:
-        """Move all values that are still read."""
-        for number, value in self._values.by_number.items():
-            self._values.by_number[number] = _moved(value, device)
-        self._x = self._x.to(device)
+    def value(self, value: Value) -> Any:
+        """Return a computed value that later nodes read."""
+        return self._values(value)
 
+    @property
+    def values(self) -> dict[int, Any]:
+        """Return the values that are there, by number; changes of the dictionary are changes of the run."""
+        return self._values.by_number
 
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(device)
-    return type(value)(*(each.to(device) for each in value)) if isinstance(value, tuple) else value
+    def restore(self, values: Mapping[int, Any], following: int) -> None:
+        """Go on before the node `following`, with the values that a run of the same graph had there."""
+        self._values.by_number, self.next = dict(values), following
 
 
 def _hooked(context: DeviceContext, hook: Hook, x: torch.Tensor) -> torch.Tensor:
@@ -113,7 +121,8 @@ def run(
     """
     context = DeviceContext(forward, weights)
     with torch.inference_mode():
-        computing = Run(graph, context, context.tensor(x))
+        computing = Run(graph, context)
+        computing.supply(context.tensor(x), hooks)
         computing.advance(len(graph.nodes), hooks)
         result: Floats = context.host(computing.result)
     return result

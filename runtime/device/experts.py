@@ -1,8 +1,8 @@
 """Mixtures of experts on a device: the chosen experts' nets, and steps of the routing."""
 
-import itertools
+from collections import Counter
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -10,7 +10,6 @@ from ..layer import Layer
 from . import activations
 from .context import DeviceContext
 
-OUTPUTS = 1 << 28  # numbers of experts' outputs at a time: 1 GB
 MIN_SUM = 1e-20  # of weights that are rescaled, as in DeepSeek, against a division by zero
 
 
@@ -22,41 +21,53 @@ def descending(scores: torch.Tensor) -> torch.Tensor:
 def add_experts(
     context: DeviceContext, layer: Layer, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor, suffix: str
 ) -> torch.Tensor:
-    """Return the weighted sum of the outputs of each token's chosen experts (tokens, used) for x (tokens, width).
-
-    The output of each choice has a place of its own, so that sums are the same in each run. The device is waited for
-    once: for the numbers of tokens.
-    """
-    used, width = chosen.shape[1], _width(layer, suffix)
-    step = max(1, OUTPUTS // (used * width))
-    if len(x) > step:
-        parts = zip(x.split(step), chosen.split(step), weights.split(step), strict=True)
-        return torch.cat([add_experts(context, layer, *part, suffix) for part in parts])
-    numbers, order = torch.sort(chosen.reshape(-1), stable=True)
-    each = torch.arange(_count(layer, suffix) + 1, device=x.device)
-    begins = torch.searchsorted(numbers, each).tolist()
-    tokens, shares = order // used, weights.reshape(-1)[order, None]
-    outputs = x.new_empty((len(order), width))
-    for expert, (begin, end) in enumerate(itertools.pairwise(begins)):
-        if begin == end:
-            continue
-        net: Any = partial(_expert, context, layer, suffix, expert)
-        made = context.block.weigh_expert(net, x[tokens[begin:end]], shares[begin:end])
+    """Return the weighted sum of the outputs of each token's chosen experts (tokens, used) for x (tokens, width)."""
+    out, used, places = torch.zeros_like(x), chosen.shape[1], places_of(chosen)
+    for expert, own in places.by_expert.items():
+        net: Any = partial(one_expert, context, layer, suffix, expert)
+        made = context.block.weigh_expert(net, x[own // used], weights.reshape(-1)[own, None])
         if context.forward.observe_experts and suffix == "exps":
             context.forward.observe_experts(layer.index, expert, context.host(made))
-        outputs[order[begin:end]] = made
-    return outputs.reshape(len(x), used, width).sum(dim=1)
+        add_rows(out, own, used, made, places.repeated)
+    return out
 
 
-def _count(layer: Layer, suffix: str) -> int:
-    return layer.need(f"ffn_down_{suffix}.weight").shape[0]
+class Places(NamedTuple):
+    """Places in `chosen` (tokens, used), row by row, of each expert that is chosen, by ascending expert. repeated: a
+    token chooses an expert twice.
+    """
+
+    by_expert: dict[int, torch.Tensor]
+    repeated: bool
 
 
-def _width(layer: Layer, suffix: str) -> int:
-    return layer.need(f"ffn_down_{suffix}.weight").shape[1]
+def places_of(chosen: torch.Tensor) -> Places:
+    """Return where each expert is chosen. The device is waited for once."""
+    numbers, order = torch.sort(chosen.reshape(-1), stable=True)
+    tokens = order // chosen.shape[1]
+    twice = ((numbers[1:] == numbers[:-1]) & (tokens[1:] == tokens[:-1])).any()
+    *sorted_numbers, repeated = torch.cat([numbers, twice[None].to(numbers.dtype)]).tolist()
+    counts = Counter(sorted_numbers)
+    return Places(dict(zip(counts, order.split([*counts.values()]), strict=True)), bool(repeated))
 
 
-def _expert(context: DeviceContext, layer: Layer, suffix: str, expert: int, x: torch.Tensor) -> torch.Tensor:
+def add_rows(out: torch.Tensor, places: torch.Tensor, used: int, made: torch.Tensor, repeated: bool) -> None:
+    """Add an expert's rows to those of their tokens, in an order that is the same in each run.
+
+    repeated: a token may be there twice.
+    """
+    tokens = places // used
+    if not repeated:
+        out[tokens] = out[tokens] + made
+        return
+    for slot in range(used):
+        own = places % used == slot
+        out[tokens[own]] = out[tokens[own]] + made[own]
+
+
+def one_expert(context: DeviceContext, layer: Layer, suffix: str, expert: int, x: torch.Tensor) -> torch.Tensor:
+    """Return an expert's output for x (tokens, width)."""
+
     def project(name: str, values: torch.Tensor) -> torch.Tensor:
         return context.project_expert(layer, f"ffn_{name}_{suffix}", values, expert)
 

@@ -15,7 +15,7 @@ from ..graph.placement import bytes_on_device
 from ..head import LazyLogits, Output, merged
 from .activations import softcap
 from .figures import LogitsOfRows, rows_of_logits, sums
-from .weights import Weights, on_host, product
+from .weights import Weights, product
 
 TILE = 1 << 25  # logits, or weights, that are there at once
 
@@ -79,21 +79,16 @@ class DeviceLogits(LazyLogits):
         matrix, step = self._kept(), max(1, TILE // per_row)
         for first in range(0, self.weight.rows, step):
             stop = min(first + step, self.weight.rows)
-            yield (
-                first,
-                on_host(self.weight, first, stop).to(self.weights.device) if matrix is None else matrix[first:stop],
-            )
+            yield first, self.weights.some_rows(self.weight, first, stop) if matrix is None else matrix[first:stop]
 
     def _kept(self) -> torch.Tensor | None:
         """Return the output matrix, which stays on the device; None if there is no room for it."""
-        weights, memory = self.weights, self.memory
-        needed = weights.nbytes + bytes_on_device(self.weight)
-        fits = weights.has(self.weight) or memory is None or needed <= memory
-        return weights.matrix(self.weight) if fits else None
+        fits = self.memory is None or bytes_on_device(self.weight) <= self.memory
+        return self.weights.matrix(self.weight) if fits else None
 
     def _rows(self, x: Floats) -> torch.Tensor:
         rows: Any = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
-        return torch.from_numpy(rows).to(self.weights.device)
+        return torch.from_numpy(rows if rows.flags.writeable else rows.copy()).to(self.weights.device)
 
     def _finished(self, logits: torch.Tensor, first: int) -> torch.Tensor:
         """Return logits of columns from `first` on after bias, scale and cap; they may change in place."""

@@ -1,6 +1,8 @@
 """A device of torch's: chosen by name, set to exact float32, and used by a model's passes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,20 +11,27 @@ import torch
 from quants import Tensor
 from quants.errors import OptionError
 
+from ..ahead import AheadOptions
 from ..arrays import Floats
 from ..graph.builder import Graph
-from ..graph.placement import WEIGHTS_SHARE, bytes_on_device
+from ..graph.placement import SHARE, bytes_of_values, bytes_on_device, segments, weights_of
 from ..head import LazyLogits, Output
+from ..kv_cache import CacheType
 from ..layer import ForwardContext
 from ..products.precision import Precision
+from .cache import DeviceCache
+from .checkpoint import Checkpoint
 from .context import DeviceContext
 from .executor import Hook, Run, run
 from .hessians import DeviceHessians
 from .logits import DeviceLogits
 from .precision import has_tf32, use_ieee_float32
-from .streaming import stream
+from .streaming import StreamOptions, stream
 from .weights import Weights
 
+TOKENS = 8192  # that are computed together at most on a GPU: more are no faster
+TOKENS_OF_PROCESSOR = 2048
+FEW_TOKENS = 2048  # fewer leave a device waiting for weights
 STATES_SHARE = 0.25  # of the memory for weights: hidden states that stay between layers
 
 
@@ -30,13 +39,15 @@ class TorchDevice:
     """Where the passes of one model are computed.
 
     name: "cuda", "mps", "xpu" or "cpu". title: its name for people, such as "cuda:0 (NVIDIA H200)". memory: bytes for
-    weights; None for no limit. fast: let products of matrices be TF32 where a pass does not ask for exact ones.
+    weights and the values of a batch; None for no limit. fast: let products of matrices be TF32 where a pass does not
+    ask for exact ones.
     """
 
     def __init__(self, device: torch.device, memory: int | None = None, fast: bool = False) -> None:
-        self.device, self.memory, self.fast, self.weights = device, memory, fast, Weights(device)
+        self.device, self.memory, self.fast, self.weights = device, memory, fast, Weights(device, memory)
         self.weights.uses_tf32 = fast and has_tf32(device)
         self.name, self.title = device.type, _title(device)
+        self._too_large: dict[tuple[int, int, int], tuple[Graph, bool]] = {}
         self._outputs: dict[str, Output] = {}
 
     def for_another(self) -> "TorchDevice":
@@ -49,18 +60,79 @@ class TorchDevice:
         """Return in words how products of matrices are computed."""
         return "TF32" if self.weights.uses_tf32 and precision != "exact" else "float32"
 
-    def streams(self, tensors: Iterable[Tensor]) -> bool:
-        """Return whether these weights do not fit, so that texts go through the model layer by layer."""
-        return self.memory is not None and sum(map(bytes_on_device, tensors)) > self.memory
+    def bytes_of(self, tensors: Iterable[Tensor]) -> int:
+        """Return the bytes that weights take on the device."""
+        return sum(map(bytes_on_device, {id(each): each for each in tensors}.values()))
 
-    def stream(self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]]) -> Iterator[Floats]:
+    def streams(self, tensors: Iterable[Tensor], values: int = 0) -> bool:
+        """Return whether these weights do not fit, so that texts go through the model layer by layer. values: bytes of
+        a batch's values.
+        """
+        return self.memory is not None and self.bytes_of(tensors) + values > self.memory
+
+    def tokens_at_once(self, graph: Graph, length: int, weights: Sequence[Tensor] = ()) -> int:
+        """Return how many tokens, of whole texts of this length, are best computed together. weights: that are needed
+        besides the graph's.
+
+        Weights that fit stay on the device, else those of two layers, of one, or one expert after another: the first of
+        these that leaves room for FEW_TOKENS. At least one text; `stream` says if its values do not fit.
+        """
+        most = max(1, (TOKENS_OF_PROCESSOR if self.device.type == "cpu" else TOKENS) // length)
+        if self.memory is None:
+            return most * length
+        parts = segments(graph)
+        alone = segments(graph, 0)
+        pairs = (here.nbytes + after.nbytes for here, after in pairwise(parts))
+        choices = [
+            self.bytes_of([*weights_of(graph), *weights]),
+            max(pairs, default=0),
+            max(part.nbytes for part in parts),
+        ]
+        choices += [max(part.most for part in alone), max(part.least for part in alone)]
+        best = 1
+        for taken in choices:
+            count = most
+            while count > 1 and taken + bytes_of_values(graph, count, length) > self.memory:
+                count -= max(1, count // 8)
+            if count * length >= FEW_TOKENS:
+                return count * length
+            best = max(best, count)
+        return best * length
+
+    def stream(
+        self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]], options: AheadOptions | None = None
+    ) -> Iterator[Floats]:
         """Yield the graph's result for each pass and its input (tokens, width), reading each weight once."""
-        self.weights.drop(output.weight for output in self._outputs.values())
-        return stream(graph, passes, self.weights, self.memory)
+        options = options or AheadOptions()
+        checkpoint = None if options.store is None else Checkpoint(options.store, options.store_every)
+        with _explained(self.title):
+            yield from stream(graph, passes, self.weights, StreamOptions(self.memory, options.progress, checkpoint))
+
+    def release(self) -> None:
+        """Drop all weights, which are moved to the device again when they are read."""
+        self.weights.keep_only(())
+
+    def new_cache(self, cache_type: CacheType, expected: int) -> DeviceCache:
+        """Return an empty cache on the device. Raises OptionError for an unknown type."""
+        return DeviceCache(self.device, cache_type, expected)
 
     def run(self, graph: Graph, forward: ForwardContext, x: Floats, hooks: Mapping[int, Hook] | None = None) -> Floats:
         """Return the graph's result for the input x (tokens, width), on the host."""
-        return run(graph, forward, x, self.weights, hooks)
+        self.weights.copies.threads = forward.threads
+        with _explained(self.title):
+            if self._is_too_large(graph, forward.texts, forward.length):
+                return next(stream(graph, [(forward, x)], self.weights, StreamOptions(self.memory, hooks=hooks)))
+            return run(graph, forward, x, self.weights, hooks)
+
+    def _is_too_large(self, graph: Graph, texts: int, length: int) -> bool:
+        """Return whether a graph's weights and values do not fit at once; found once for all passes alike."""
+        if self.memory is None:
+            return False
+        key = id(graph), texts, length
+        if key not in self._too_large:
+            values = bytes_of_values(graph, texts, length)
+            self._too_large[key] = graph, self.streams(weights_of(graph), values)
+        return self._too_large[key][1]
 
     def logits(self, logits: LazyLogits, output: Output) -> LazyLogits:
         """Return the same logits, computed on the device."""
@@ -79,13 +151,11 @@ class TorchDevice:
 
     def through(self, graph: Graph, forward: ForwardContext, x: torch.Tensor) -> torch.Tensor:
         """Return the graph's result for `states`, where these are."""
-        tensors = [tensor for node in graph.nodes for tensor in node.operation.weights()]
-        self.weights.streams_experts = self.streams(tensors)
         with torch.inference_mode():
-            computing = Run(graph, DeviceContext(forward, self.weights), x.to(self.device))
+            computing = Run(graph, DeviceContext(forward, self.weights))
+            computing.supply(x.to(self.device))
             computing.advance(len(graph.nodes))
             result: torch.Tensor = computing.result.to(x.device)
-        self.weights.streams_experts = False
         return result
 
     def drop(self, tensors: Iterable[Tensor]) -> None:
@@ -97,6 +167,19 @@ class TorchDevice:
     def hessians(self, threads: int, columns: int) -> DeviceHessians:
         """Return empty sums of the inputs of products, on the device. columns: maximum block size."""
         return DeviceHessians(threads, columns, device=self.device)
+
+
+@contextmanager
+def _explained(title: str) -> Iterator[None]:
+    """Raise OptionError where torch runs out of a device's memory."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "out of memory" not in str(error):
+            raise
+        raise OptionError(
+            f"{title} ran out of memory", "give less to `memory`, take a shorter text, or no device"
+        ) from None
 
 
 def available() -> list[str]:
@@ -138,9 +221,9 @@ def _title(device: torch.device) -> str:
 def _free_memory(device: torch.device) -> int | None:
     """Return the bytes for weights on a device: what activations leave of its free memory; None for no limit."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0] * WEIGHTS_SHARE)
+        return int(torch.cuda.mem_get_info(device)[0] * SHARE)
     if device.type == "mps":
-        return int(torch.mps.recommended_max_memory() * WEIGHTS_SHARE)
+        return int(torch.mps.recommended_max_memory() * SHARE)
     if device.type == "xpu":
-        return int(torch.xpu.mem_get_info(device)[0] * WEIGHTS_SHARE)
+        return int(torch.xpu.mem_get_info(device)[0] * SHARE)
     return None

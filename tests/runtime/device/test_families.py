@@ -9,6 +9,7 @@ import pytest
 
 from runtime import decoder
 from runtime.embedding import embed
+from runtime.graph.placement import bytes_of_values, segments
 from runtime.model import RunningModel
 from tests import absent_keys
 
@@ -60,17 +61,21 @@ def assert_close(name: str, ours: Any, wanted: Any) -> None:
     assert np.abs(ours - wanted).max() < bound(name) * wanted.std()
 
 
-@pytest.mark.parametrize("memory", [None, 1], ids=["layers", "experts"])
+@pytest.mark.parametrize("by_expert", [False, True], ids=["layers", "experts"])
 @pytest.mark.parametrize("name", DESCRIPTIONS)
-def test_streaming_is_the_same(name: str, memory: int | None) -> None:
-    from runtime.device.streaming import stream
+def test_streaming_is_the_same(name: str, by_expert: bool) -> None:
+    from runtime.device.streaming import StreamOptions, stream
 
     model = on_torch(name)
     if model.encoder_decoder or model.encoder or model.codes:
         return
     texts = np.random.default_rng(3).integers(0, model.vocabulary_size, (3, 2, 24))
-    passes = [_begun(model, ids) for ids in texts]
-    streamed = list(stream(decoder.graph_of(model.network), passes, model.device.weights, memory))
+    passes, graph = [_begun(model, ids) for ids in texts], decoder.graph_of(model.network)
+    if by_expert and not any(part.stacked for part in segments(graph)):
+        return
+    least = max(part.least for part in segments(graph, 0)) + bytes_of_values(graph, 2, 24)
+    options = StreamOptions(least if by_expert else None)
+    streamed = list(stream(graph, passes, model.device.weights, options))
     assert not model.device.weights.nbytes
     for ids, result in zip(texts, streamed, strict=True):
         np.testing.assert_array_equal(result, decoder.decode(*_begun(model, ids)))

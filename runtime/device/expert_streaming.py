@@ -1,0 +1,102 @@
+"""Mixtures of experts whose weights do not fit on a device: one expert after another, each for the tokens of all
+batches.
+
+Each expert that some token chose is read once a pass; the next one is decoded and moved while one computes. Tokens stay
+where they are, and only those of an expert go to the device for it. Each batch's products are those of `experts`, so
+that results are the same to the last bit; going once over all batches moves every chosen token's row up and down, which
+takes less than reading the experts again for each batch.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any
+
+import torch
+
+from quants import Tensor
+
+from ..graph import operations as op
+from ..graph.builder import Node
+from ..graph.placement import stacked_weights
+from . import experts
+from .executor import Run
+from .transfers import wait
+from .weights import Weights
+
+
+def through_experts(runs: Sequence[Run], node: Node, weights: Weights, pool: Executor, ahead: bool) -> None:
+    """Compute the node of experts that comes next in all of these runs, whose values may be on the host.
+
+    pool: loads experts. ahead: the next one may be on the device, too.
+    """
+    operation = node.operation
+    assert isinstance(operation, op.Experts)
+    parts = [_Part(run, operation) for run in runs]
+    stacked = tuple(stacked_weights(node))
+    used = sorted({expert for part in parts for expert in part.places})
+    pending = pool.submit(_loaded, weights, stacked, used[0], None) if used else None
+    computed = None
+    for expert, following in zip(used, [*used[1:], None], strict=False):
+        assert pending is not None
+        for tensor, values in zip(stacked, pending.result(), strict=True):
+            weights.put_expert(tensor, expert, values)
+        if ahead and following is not None:
+            pending = pool.submit(_loaded, weights, stacked, following, computed)
+        _add_expert(parts, expert)
+        computed = weights.copies.side.mark_computing()
+        for tensor in stacked:
+            weights.drop_expert(tensor, expert)
+        if not ahead and following is not None:
+            pending = pool.submit(_loaded, weights, stacked, following, computed)
+    for part in parts:
+        part.run.supply(part.out)
+
+
+def _add_expert(parts: "Sequence[_Part]", expert: int) -> None:
+    """Add an expert's output to all batches; one computes while that of the batch before is moved."""
+    waiting: tuple[_Part, torch.Tensor] | None = None
+    for part in parts:
+        if expert not in part.places:
+            continue
+        made = part.made(expert)
+        if waiting is not None:
+            waiting[0].add(expert, waiting[1])
+        waiting = part, made
+    if waiting is not None:
+        waiting[0].add(expert, waiting[1])
+
+
+def _loaded(weights: Weights, stacked: Sequence[Tensor], expert: int, after: Any) -> list[torch.Tensor]:
+    """Return the matrices of an expert, on the device. after: the event that frees memory for them."""
+    wait(after)
+    return [
+        weights.copies.load(tensor, slice(expert * tensor.shape[1], (expert + 1) * tensor.shape[1]))
+        for tensor in stacked
+    ]
+
+
+class _Part:
+    """One batch's tokens, and the sum of their experts' outputs. places: by expert, places in `chosen`."""
+
+    def __init__(self, run: Run, operation: op.Experts) -> None:
+        self.run, self._operation = run, operation
+        self._x, chosen = run.value(operation.x), run.value(operation.chosen)
+        self._weights, self._used = run.value(operation.weighted).reshape(-1), chosen.shape[1]
+        self.out = torch.zeros_like(self._x)
+        self.places, self._repeated = experts.places_of(chosen)
+
+    def made(self, expert: int) -> torch.Tensor:
+        """Return an expert's weighted output for the tokens that chose it, on the device."""
+        context, layer, suffix = self.run.context, self._operation.layer, self._operation.suffix
+        places, device = self.places[expert], context.device
+        net: Any = partial(experts.one_expert, context, layer, suffix, expert)
+        rows, factors = self._x[places // self._used].to(device), self._weights[places, None].to(device)
+        made: torch.Tensor = context.block.weigh_expert(net, rows, factors)
+        if context.forward.observe_experts and suffix == "exps":
+            context.forward.observe_experts(layer.index, expert, context.host(made))
+        return made
+
+    def add(self, expert: int, made: torch.Tensor) -> None:
+        """Add what `made` returned to the sum."""
+        experts.add_rows(self.out, self.places[expert], self._used, made.to(self.out.device), self._repeated)
