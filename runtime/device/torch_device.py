@@ -29,7 +29,7 @@ from .streaming import StreamOptions, stream
 from .weights import Weights
 
 TOKENS_OF_PROCESSOR = 2048
-STATES_SHARE = 0.25  # of the memory for weights: hidden states that stay between layers
+STATES_SHARE = 0.2  # of the memory: hidden states that stay between layers
 
 
 class TorchDevice:
@@ -143,7 +143,13 @@ class TorchDevice:
 
     def through(self, graph: Graph, forward: ForwardContext, x: torch.Tensor) -> torch.Tensor:
         """Return the graph's result for `states`, where these are."""
-        with torch.inference_mode():
+        self.weights.copies.threads = forward.threads
+        too_large = self.streams(weights_of(graph), bytes_of_values(graph, forward.texts, forward.length))
+        with _explained(self.title), torch.inference_mode():
+            if too_large:
+                states = x.cpu().numpy()
+                made = next(stream(graph, [(forward, states)], self.weights, StreamOptions(self.memory)))
+                return torch.from_numpy(made).to(x.device)
             computing = Run(graph, DeviceContext(forward, self.weights))
             computing.supply(x.to(self.device))
             computing.advance(len(graph.nodes))
