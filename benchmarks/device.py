@@ -28,7 +28,8 @@ from benchmarks.synthetic_models import SHAPES, synthetic_model
 from gguftools import DeviceOptions, DivergenceOptions, ImatrixOptions, PerplexityOptions
 from gguftools.calibration.texts import Calibration
 from gguftools.measurement.cards import CARDS, GIB, Card
-from gguftools.measurement.device_plan import MEMORY_SHARE, PlanOptions, device_plan
+from gguftools.measurement.device_plan import MEMORY_SHARE, CardPlan, PlanOptions, device_plan
+from gguftools.measurement.texts import named_texts
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 N_CTX, WINDOWS, FEW = 512, 200, 20  # 200 windows are 102,400 tokens
@@ -48,9 +49,10 @@ class Sizes:
     few: int = FEW
     product: int = 8192
     layers_of_file: int = 3
+    calibration: int = 32  # windows
 
 
-SMALL = Sizes("small", "small", "small-experts", 8, 2, 512, 2)
+SMALL = Sizes("small", "small", "small-experts", 4, 2, 512, 2, 4)
 
 
 @dataclass
@@ -252,8 +254,10 @@ def measure_gptq(run: Run) -> None:
     """Measure the seconds that error feedback adds, for a billion weights."""
     model = synthetic_model(run.sizes.resident, layers=run.sizes.layers_of_file)
     weights = sum(each.size for each in model.tensors.values() if each.name.startswith("blk.") and len(each.shape) > 1)
+    text = named_texts(str(text_of(run.folder, run.sizes.calibration)))
+    calibration = Calibration(tuple(text), False, chunks=run.sizes.calibration, device=DeviceOptions(run.device))
     start, seconds, write = time.perf_counter(), [], gguftools.WriteOptions(overwrite=True)
-    for gptq in (None, Calibration(chunks=32, device=DeviceOptions(run.device))):
+    for gptq in (None, calibration):
         begun = time.perf_counter()
         gguftools.quantize(model, "Q4_K", run.folder / "quantized.gguf", gptq=gptq, write=write)
         seconds.append(time.perf_counter() - begun)
@@ -271,7 +275,7 @@ def measure_noise(run: Run) -> None:
         options = DivergenceOptions(save_base=base, overwrite=True, with_output=True, device=first)
         gguftools.divergence(model, text=text, n_ctx=N_CTX, chunks=16, options=options)
         report = gguftools.divergence(base, model, text=text, options=DivergenceOptions(device=second))
-        found[name] = report.files[0].kl_divergence.mean
+        found[name] = report.files[0].kl_divergence["mean"]
     run.add("noise, nats of KL divergence, austen-4m", time.perf_counter() - start, **found)
 
 
@@ -329,23 +333,26 @@ def run_all(run: Run) -> None:
         work()
 
 
-def table(cards: Sequence[Card] = CARDS) -> list[str]:
-    """Return the lines of a Markdown table: what a card can measure by the plan, with 50,000 tokens of perplexity."""
-    lines = ["| card | memory | largest model that stays on the card, F16 | " + " | ".join(TABLE) + " |"]
-    lines.append("|---|---|---|" + "---|" * len(TABLE))
-    models = {size: synthetic_model(shape, empty=True) for size, shape in TABLE.items()}
-    plans = [device_plan([model], 100, cards, PlanOptions(processors=8)) for model in models.values()]
-    fast = [device_plan([model], 100, cards, PlanOptions(processors=8, fast=True)) for model in models.values()]
+def card_table(cards: Sequence[Card] = CARDS) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and rows of a table: what cards measure by the plan, with 51,200 tokens of perplexity."""
+    models = [synthetic_model(shape, empty=True) for shape in TABLE.values()]
+    plans = [
+        [device_plan([model], 100, cards, PlanOptions(processors=8, fast=fast)) for fast in (False, True)]
+        for model in models
+    ]
+    rows = []
     for number, card in enumerate(cards):
-        billions = (card.memory - (600 << 20)) * 0.7 / 2e9
-        cells = []
-        for exact, quick in zip(plans, fast, strict=True):
-            one, other = exact.cards[number], quick.cards[number]
-            times = _minutes(one.total)
-            times += f" ({_minutes(other.total)})" if _minutes(other.total) != times else ""
-            cells.append(f"{times}{'' if one.placement == 'resident' else ' ↻'}" if one.fits else "too large")
-        lines.append(f"| {card.name} | {card.memory / GIB:.0f} GiB | {billions:.0f}B | " + " | ".join(cells) + " |")
-    return lines
+        cells = [_cell(*(plan.cards[number] for plan in both)) for both in plans]
+        rows.append([card.name, f"{card.memory / GIB:.0f} GiB", *cells])
+    return ["card", "memory", *TABLE], rows
+
+
+def _cell(exact: CardPlan, fast: CardPlan) -> str:
+    if not exact.fits:
+        return "too large"
+    times = [_minutes(each.total) for each in (exact, fast)]
+    quicker = f" ({times[1]})" if times[1] != times[0] else ""
+    return f"{times[0]}{quicker}{'' if exact.placement == 'resident' else ' ↻'}"
 
 
 def _minutes(seconds: float) -> str:
@@ -364,7 +371,8 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--table", action="store_true", help="print the table of docs/device.md; runs nothing")
     options = parser.parse_args(given)
     if options.table:
-        print("\n".join(table()))
+        columns, rows = card_table()
+        print("\n".join(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows)))
         return
     from gguftools.models.devices import torch_device_for
 

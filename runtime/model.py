@@ -598,7 +598,8 @@ class RunningModel:
         assert self.device is not None
         passes = []
         for batch in batches:
-            forward = self.new_pass(*batch.ids.shape, exact=batch.exact)
+            texts, length = batch.ids.shape
+            forward = self.new_pass(texts, length, exact=batch.exact)
             forward.tokens, forward.first = batch.ids.reshape(-1), 0 if self.observe else batch.first
             with one_thread():
                 passes.append((forward, forward.finite("token_embd.weight", embed(forward, forward.tokens))))

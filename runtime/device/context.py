@@ -12,6 +12,7 @@ from quants import Tensor
 from ..layer import IMAGE_WEIGHTS, ForwardContext, Layer
 from .cache import DeviceCache
 from .importance import observer_of
+from .precision import tf32_products
 from .weights import Weights, product
 
 
@@ -43,6 +44,13 @@ class DeviceContext:
         """Return an array of the device's on the host."""
         return x.detach().cpu().numpy()
 
+    def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Return x (n, width) @ weight (rows, width).T: (n, rows). TF32 where the device and the pass allow it."""
+        if not self.weights.uses_tf32 or self.forward.precision == "exact":
+            return product(x, weight)
+        with tf32_products():
+            return product(x, weight)
+
     def project(self, layer: Layer, role: str, x: torch.Tensor, rows: slice | None = None) -> torch.Tensor:
         """Return x (n, width) @ W.T (* scale + bias), with the weights of image tokens and active adapters."""
         tensor, bias = layer.need(f"{role}.weight"), self.weights.array(layer, f"{role}.bias")
@@ -51,7 +59,7 @@ class DeviceContext:
         weight = weight.reshape(-1, weight.shape[-1])
         if rows is not None:
             weight, bias = weight[rows], None if bias is None else bias[rows]
-        y = product(x, weight)
+        y = self.product(x, weight)
         if f"{role}.scale" in layer:
             y = y * self.weights.need_array(layer, f"{role}.scale")
         if bias is not None:
@@ -66,7 +74,7 @@ class DeviceContext:
         for image in self.forward.images:
             rows = slice(max(0, image.start - before), max(0, image.stop - 1 - before))
             if rows.start < rows.stop:
-                y[rows] = product(x[rows], self.weights.matrix(tensor))
+                y[rows] = self.product(x[rows], self.weights.matrix(tensor))
 
     def adapted(self, layer: Layer, role: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Return y (n, rows) = x (n, width) @ W.T, plus the active adapters of W; of texts the last n."""
@@ -77,14 +85,14 @@ class DeviceContext:
         on = adapters.reshape(self.texts, self.length)[:, self.length - len(y) // self.texts :].reshape(-1)
         for number in np.unique(on[on > 0]).tolist():
             rows = self.tensor(np.flatnonzero(on == number))
-            y[rows] += product(product(x[rows], a[number]), b[number])
+            y[rows] += self.product(self.product(x[rows], a[number]), b[number])
         return y
 
     def project_expert(self, layer: Layer, role: str, x: torch.Tensor, expert: int) -> torch.Tensor:
         """Return `project` for one expert (head, copy) of a stacked weight (experts, rows, width)."""
         tensor, bias = layer.need(f"{role}.weight"), self.weights.array(layer, f"{role}.bias")
         self.observe(tensor, x, expert, tensor.shape[0])
-        y = product(x, self.expert(tensor, expert))
+        y = self.product(x, self.expert(tensor, expert))
         return y if bias is None else y + bias[expert]
 
     def expert(self, tensor: Tensor, number: int) -> torch.Tensor:
@@ -126,8 +134,8 @@ class DeviceContext:
         )
         return angles
 
-    def forget_angles(self) -> None:
-        """Release the angles, and the like, which are made again when they are needed."""
+    def forget_made(self) -> None:
+        """Release what `once` made, which is made again when it is needed."""
         self._once.clear()
 
     @property

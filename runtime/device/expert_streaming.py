@@ -84,7 +84,7 @@ class _Part:
         self._x, chosen = run.value(operation.x), run.value(operation.chosen)
         self._weights, self._used = run.value(operation.weighted).reshape(-1), chosen.shape[1]
         self.out = torch.zeros_like(self._x)
-        self.places = experts.places_of(chosen)
+        self.places, self._repeated = experts.places_of(chosen)
 
     def made(self, expert: int) -> torch.Tensor:
         """Return an expert's weighted output for the tokens that chose it, on the device."""
@@ -99,5 +99,4 @@ class _Part:
 
     def add(self, expert: int, made: torch.Tensor) -> None:
         """Add what `made` returned to the sum."""
-        places = self.places[expert]
-        experts.add_rows(self.out, places // self._used, places % self._used, made.to(self.out.device))
+        experts.add_rows(self.out, self.places[expert], self._used, made.to(self.out.device), self._repeated)

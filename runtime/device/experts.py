@@ -1,7 +1,8 @@
 """Mixtures of experts on a device: the chosen experts' nets, and steps of the routing."""
 
+from collections import Counter
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,35 +22,47 @@ def add_experts(
     context: DeviceContext, layer: Layer, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor, suffix: str
 ) -> torch.Tensor:
     """Return the weighted sum of the outputs of each token's chosen experts (tokens, used) for x (tokens, width)."""
-    out, used = torch.zeros_like(x), chosen.shape[1]
-    for expert, places in places_of(chosen).items():
-        tokens = places // used
+    out, used, places = torch.zeros_like(x), chosen.shape[1], places_of(chosen)
+    for expert, own in places.by_expert.items():
         net: Any = partial(one_expert, context, layer, suffix, expert)
-        made = context.block.weigh_expert(net, x[tokens], weights.reshape(-1)[places, None])
+        made = context.block.weigh_expert(net, x[own // used], weights.reshape(-1)[own, None])
         if context.forward.observe_experts and suffix == "exps":
             context.forward.observe_experts(layer.index, expert, context.host(made))
-        add_rows(out, tokens, places % used, made)
+        add_rows(out, own, used, made, places.repeated)
     return out
 
 
-def places_of(chosen: torch.Tensor) -> dict[int, torch.Tensor]:
-    """Return the places of each expert that is chosen in `chosen` (tokens, used), row by row, by ascending expert."""
-    order = torch.sort(chosen.reshape(-1), stable=True).indices
-    counts = torch.bincount(chosen.reshape(-1)).tolist()
-    return {expert: part for expert, part in enumerate(order.split(counts)) if len(part)}
+class Places(NamedTuple):
+    """Places in `chosen` (tokens, used), row by row, of each expert that is chosen, by ascending expert. repeated: a
+    token chooses an expert twice.
+    """
+
+    by_expert: dict[int, torch.Tensor]
+    repeated: bool
 
 
-def add_rows(out: torch.Tensor, tokens: torch.Tensor, slots: torch.Tensor, made: torch.Tensor) -> None:
-    """Add rows to those of their tokens, in an order that is the same in each run."""
-    for part, rows in _without_repeats(tokens, slots, made):
-        out[part] = out[part] + rows
+def places_of(chosen: torch.Tensor) -> Places:
+    """Return where each expert is chosen. The device is waited for once."""
+    numbers, order = torch.sort(chosen.reshape(-1), stable=True)
+    tokens = order // chosen.shape[1]
+    twice = ((numbers[1:] == numbers[:-1]) & (tokens[1:] == tokens[:-1])).any()
+    *sorted_numbers, repeated = torch.cat([numbers, twice[None].to(numbers.dtype)]).tolist()
+    counts = Counter(sorted_numbers)
+    return Places(dict(zip(counts, order.split([*counts.values()]), strict=True)), bool(repeated))
 
 
-def _without_repeats(tokens: torch.Tensor, slots: torch.Tensor, made: torch.Tensor) -> list[tuple[torch.Tensor, Any]]:
-    """Return tokens and their rows in parts that name each token once: a token may choose an expert twice."""
-    if len(torch.unique(tokens)) == len(tokens):
-        return [(tokens, made)]
-    return [(tokens[slots == slot], made[slots == slot]) for slot in torch.unique(slots).tolist()]
+def add_rows(out: torch.Tensor, places: torch.Tensor, used: int, made: torch.Tensor, repeated: bool) -> None:
+    """Add an expert's rows to those of their tokens, in an order that is the same in each run.
+
+    repeated: a token may be there twice.
+    """
+    tokens = places // used
+    if not repeated:
+        out[tokens] = out[tokens] + made
+        return
+    for slot in range(used):
+        own = places % used == slot
+        out[tokens[own]] = out[tokens[own]] + made[own]
 
 
 def one_expert(context: DeviceContext, layer: Layer, suffix: str, expert: int, x: torch.Tensor) -> torch.Tensor:

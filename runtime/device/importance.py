@@ -68,7 +68,7 @@ class DeviceImportance(Importance):
         self._blocks.clear()
         self._waiting = 0
 
-    @torch.inference_mode()
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
     def rest(self) -> None:
         """Move the sums so far to the host; they are continued if more inputs come."""
         self._add_last()
@@ -125,7 +125,7 @@ def observer_of(observe: Any) -> DeviceImportance | None:
 def _has_float64(device: torch.device) -> bool:
     if device.type == "xpu":
         return bool(getattr(torch.xpu.get_device_properties(device), "has_fp64", False))
-    return device.type != "mps"
+    return str(device.type) != "mps"
 
 
 def _column_sums(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

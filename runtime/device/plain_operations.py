@@ -166,7 +166,7 @@ def _down_by_neuron(context: DeviceContext, o: op.DownByNeuron, read: Values) ->
 
 
 def _down(context: DeviceContext, layer: Layer, hidden: torch.Tensor) -> torch.Tensor:
-    result = hidden @ context.weights.matrix(layer.need("ffn_down_t.weight")).float()
+    result = context.product(hidden, context.weights.matrix(layer.need("ffn_down_t.weight")).T)
     bias = context.weights.array(layer, "ffn_down_t.bias")
     return result if bias is None else result + bias
 

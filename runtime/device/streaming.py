@@ -181,7 +181,7 @@ class _Pass:
                 del run.values[forgotten]
             if len(runs) > 1:
                 exchange(run, states.down)
-                run.context.forget_angles()
+                run.context.forget_made()
         if len(runs) > 1:
             states.finish()
             for run in runs:

@@ -20,6 +20,7 @@ from ..products.precision import Precision
 from .cache import DeviceCache
 from .executor import Hook, run
 from .logits import DeviceLogits
+from .precision import has_tf32, use_ieee_float32
 from .streaming import Progress, StreamOptions, stream
 from .weights import Weights
 
@@ -37,13 +38,14 @@ class TorchDevice:
 
     def __init__(self, device: torch.device, memory: int | None = None, fast: bool = False) -> None:
         self.device, self.memory, self.fast, self.weights = device, memory, fast, Weights(device, memory)
+        self.weights.uses_tf32 = fast and has_tf32(device)
         self.title = _title(device)
         self._too_large: dict[tuple[int, int, int], tuple[Graph, bool]] = {}
         self._outputs: dict[str, Output] = {}
 
     def products(self, precision: Precision) -> str:
         """Return in words how products of matrices are computed."""
-        return "TF32" if self.fast and precision != "exact" and self.device.type == "cuda" else "float32"
+        return "TF32" if self.weights.uses_tf32 and precision != "exact" else "float32"
 
     def bytes_of(self, tensors: Iterable[Tensor]) -> int:
         """Return the bytes that weights take on the device."""
@@ -160,13 +162,13 @@ def torch_device(name: str, memory: int | None = None, *, fast: bool = False, mo
     memory: bytes for weights; None for most of what is free, on the processor for no limit. fast: as of `TorchDevice`.
     models: how many share the memory. Raises OptionError for a device that this machine does not have.
     """
+    use_ieee_float32()
     names = available()
     if name == "auto" and names == ["cpu"]:
         return None
     wanted = names[0] if name == "auto" else f"{name}:0" if name in ("cuda", "xpu") else name
     if wanted not in names:
         raise OptionError(f"torch finds no device {name!r} here", hint=f"there are: {', '.join(names)}")
-    _use_exact_float32()
     device = torch.device(wanted)
     memory = _free_memory(device) if memory is None else memory
     return TorchDevice(device, None if memory is None else memory // models, fast)
@@ -189,11 +191,3 @@ def _free_memory(device: torch.device) -> int | None:
     if device.type == "xpu":
         return int(torch.xpu.mem_get_info(device)[0] * SHARE)
     return None
-
-
-def _use_exact_float32() -> None:
-    """Let products be IEEE float32, and results the same in each run."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False

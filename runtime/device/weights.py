@@ -21,11 +21,13 @@ class Weights:
     """Weights by tensor, moved to the device when first read and kept until they are dropped.
 
     device: torch's. limit: bytes that weights read at need may fill; those kept before make room. None for no limit.
-    nbytes, peak: bytes of what is kept, now and at most.
+    nbytes, peak: bytes of what is kept, now and at most. uses_tf32: for plain products with them, in passes that may be
+    inexact.
     """
 
     def __init__(self, device: torch.device, limit: int | None = None) -> None:
         self.device, self.limit, self.copies = device, limit, WeightCopies(device)
+        self.uses_tf32 = False
         self.nbytes = self.peak = 0
         self._kept: dict[int, tuple[Tensor, torch.Tensor]] = {}
         self._arrays: dict[int, tuple[Tensor, torch.Tensor]] = {}  # small ones, in float32
@@ -117,10 +119,10 @@ class Weights:
 
 
 def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return x (n, width) @ weight (rows, width).T in float32: (n, rows)."""
-    if weight.dtype == torch.float32:
+    """Return x (n, width) @ weight (rows, width).T in the type of x, float32: (n, rows)."""
+    if weight.dtype == x.dtype:
         return x @ weight.T
     rows = max(1, TILE // weight.shape[1])
     if len(weight) <= rows:
-        return x @ weight.float().T
-    return torch.cat([x @ weight[at : at + rows].float().T for at in range(0, len(weight), rows)], dim=1)
+        return x @ weight.to(x.dtype).T
+    return torch.cat([x @ weight[at : at + rows].to(x.dtype).T for at in range(0, len(weight), rows)], dim=1)
