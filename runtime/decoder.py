@@ -91,6 +91,11 @@ def attention(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
     return _part(forward, f"attention of {layer.prefix}", x, lambda b, value: write_attention(b, layer, value), layer)
 
 
+def projected(forward: ForwardContext, layer: Layer, role: str, x: Floats) -> Floats:
+    """Return x (tokens, width) times a weight of a layer: float32 (tokens, rows)."""
+    return _part(forward, f"{role} of {layer.prefix}", x, lambda b, value: b.linear(layer, role, value, role), layer)
+
+
 def token_mixer(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
     """Return the output of one layer's token mixer, of any type, for x (tokens, width): float32 (tokens, width)."""
     return _part(forward, f"mixer of {layer.prefix}", x, lambda b, value: layers.token_mixer(b, layer, value), layer)

@@ -22,7 +22,7 @@ from .arrays import Floats, Ids
 from .branches import Branches, TokenTree
 from .images import EmbeddedImage, parts_of, rotated_at, seen_whole, together_at
 from .importance import Observe, ObserveExperts, ObserveValues
-from .kv_cache import KVCache
+from .kv_cache import CacheType, KVCache
 from .products import integer_product
 from .products.matmul import Inputs, matmul, matmul_experts
 from .products.precision import Precision
@@ -154,8 +154,20 @@ class Device(Protocol):
         """Return in words how products of matrices are computed."""
         ...
 
+    def release(self) -> None:
+        """Drop all weights, which are moved there again when they are read."""
+        ...
+
+    def new_cache(self, cache_type: CacheType, expected: int) -> KVCache:
+        """Return an empty cache there. Raises OptionError for an unknown type."""
+        ...
+
     def run(self, graph: Any, forward: "ForwardContext", x: Floats, hooks: Any = None) -> Floats:
         """Return the graph's result for the input x (tokens, width)."""
+        ...
+
+    def bytes_of(self, tensors: Iterable[Tensor]) -> int:
+        """Return the bytes that weights take there."""
         ...
 
     def streams(self, tensors: Iterable[Tensor], values: int = 0) -> bool:

@@ -10,6 +10,7 @@ from archs.hparams.model_hparams import LayerHParams
 from quants import Tensor
 
 from ..layer import IMAGE_WEIGHTS, ForwardContext, Layer
+from .cache import DeviceCache
 from .precision import tf32_products
 from .weights import Weights, product
 
@@ -144,23 +145,34 @@ class DeviceContext:
         )
         return angles
 
+    @property
+    def cache(self) -> DeviceCache | None:
+        """Return the pass's cache, which `RunningModel.new_cache` made on the device."""
+        cache = self.forward.cache
+        assert cache is None or isinstance(cache, DeviceCache)
+        return cache
+
     def cached(self, place: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return all keys and values so far of a layer's number: these appended to the cache, if there is one."""
-        cache = self.forward.cache
-        if cache is None:
-            return k, v
-        keys, values = cache.append(place, self.host(k), self.host(v))
-        return self.tensor(keys), self.tensor(values)
+        return (k, v) if self.cache is None else self.cache.append(place, k, v)
 
     def states(self, layer: Layer) -> tuple[torch.Tensor, ...]:
         """Return a recurrent layer's states in the cache; none at the beginning."""
-        cache = self.forward.cache
-        return () if cache is None else tuple(self.tensor(each.copy()) for each in cache.states(layer.index))
+        return () if self.cache is None else self.cache.states(layer.index)
 
     def keep(self, layer: Layer, tokens: int, *states: torch.Tensor) -> None:
         """Store a recurrent layer's states after `tokens` more tokens, if there is a cache."""
-        if self.forward.cache is not None:
-            self.forward.cache.keep(layer.index, tokens, *(self.host(each).copy() for each in states))
+        if self.cache is not None:
+            self.cache.keep(layer.index, tokens, *states)
+
+    def remember(self, layer: Layer, number: int, after: Callable[[int], torch.Tensor]) -> None:
+        """Record a recurrent layer's state `number` after the latest tokens, as far as the cache may be rolled back.
+
+        after: called with the number of a token in this pass.
+        """
+        if self.cache is not None and self.cache.memory:
+            latest = range(max(0, self.length - self.cache.memory - 1), self.length)
+            self.cache.remember(layer.index, number, [after(token) for token in latest])
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:

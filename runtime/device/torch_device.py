@@ -1,6 +1,7 @@
 """A device of torch's: chosen by name, set to exact float32, and used by a model's passes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -15,8 +16,10 @@ from ..arrays import Floats
 from ..graph.builder import Graph
 from ..graph.placement import SHARE, bytes_of_values, bytes_on_device, segments, weights_of
 from ..head import LazyLogits, Output
+from ..kv_cache import CacheType
 from ..layer import ForwardContext
 from ..products.precision import Precision
+from .cache import DeviceCache
 from .checkpoint import Checkpoint
 from .context import DeviceContext
 from .executor import Hook, Run, run
@@ -47,6 +50,7 @@ class TorchDevice:
         self.weights = Weights(device, self.memory)
         self.weights.uses_tf32 = fast and has_tf32(device)
         self.name, self.title = device.type, _title(device)
+        self._too_large: dict[tuple[int, int, int], tuple[Graph, bool]] = {}
         self._outputs: dict[str, Output] = {}
         self.sharing: list[TorchDevice] = []
 
@@ -60,11 +64,15 @@ class TorchDevice:
         """Return in words how products of matrices are computed."""
         return "TF32" if self.weights.uses_tf32 and precision != "exact" else "float32"
 
+    def bytes_of(self, tensors: Iterable[Tensor]) -> int:
+        """Return the bytes that weights take on the device."""
+        return sum(map(bytes_on_device, {id(each): each for each in tensors}.values()))
+
     def streams(self, tensors: Iterable[Tensor], values: int = 0) -> bool:
         """Return whether these weights do not fit, so that texts go through the model layer by layer. values: bytes of
         a batch's values.
         """
-        return self.memory is not None and _bytes_of(tensors) + values > self.memory
+        return self.memory is not None and self.bytes_of(tensors) + values > self.memory
 
     def tokens_at_once(self, graph: Graph, length: int, weights: Sequence[Tensor] = ()) -> int:
         """Return how many tokens, of whole texts of this length, are best computed together. weights: that are needed
@@ -79,7 +87,11 @@ class TorchDevice:
         parts = segments(graph)
         alone = segments(graph, 0)
         pairs = (here.nbytes + after.nbytes for here, after in pairwise(parts))
-        choices = [_bytes_of([*weights_of(graph), *weights]), max(pairs, default=0), max(part.nbytes for part in parts)]
+        choices = [
+            self.bytes_of([*weights_of(graph), *weights]),
+            max(pairs, default=0),
+            max(part.nbytes for part in parts),
+        ]
         choices += [max(part.most for part in alone), max(part.least for part in alone)]
         best = 1
         for number, taken in enumerate(choices):
@@ -97,27 +109,45 @@ class TorchDevice:
         """Yield the graph's result for each pass and its input (tokens, width), reading each weight once."""
         options = options or AheadOptions()
         checkpoint = None if options.store is None else Checkpoint(options.store, options.store_every)
-        return self._alone(graph, passes, StreamOptions(self.whole, options.progress, checkpoint))
+        with _explained(self.title):
+            yield from self._alone(graph, passes, StreamOptions(self.whole, options.progress, checkpoint))
 
     def _alone(
         self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]], options: StreamOptions
     ) -> Iterator[Floats]:
         """Yield `stream`, which has all of the memory that models share."""
         for other in self.sharing:
-            other.weights.keep_only(())
+            other.release()
         yield from stream(graph, passes, self.weights, options)
         if self.sharing:
-            self.weights.keep_only(())
+            self.release()
+
+    def release(self) -> None:
+        """Drop all weights, which are moved to the device again when they are read."""
+        self.weights.keep_only(())
+
+    def new_cache(self, cache_type: CacheType, expected: int) -> DeviceCache:
+        """Return an empty cache on the device. Raises OptionError for an unknown type."""
+        return DeviceCache(self.device, cache_type, expected)
 
     def run(self, graph: Graph, forward: ForwardContext, x: Floats, hooks: Mapping[int, Hook] | None = None) -> Floats:
         """Return the graph's result for the input x (tokens, width), on the host."""
         self.weights.copies.threads = forward.threads
-        if self.memory is not None and self.streams(
-            weights_of(graph), bytes_of_values(graph, forward.texts, forward.length)
-        ):
-            (result,) = self._alone(graph, [(forward, x)], StreamOptions(self.whole, hooks=hooks))
-            return result
-        return run(graph, forward, x, self.weights, hooks)
+        with _explained(self.title):
+            if self._is_too_large(graph, forward.texts, forward.length):
+                (result,) = self._alone(graph, [(forward, x)], StreamOptions(self.whole, hooks=hooks))
+                return result
+            return run(graph, forward, x, self.weights, hooks)
+
+    def _is_too_large(self, graph: Graph, texts: int, length: int) -> bool:
+        """Return whether a graph's weights and values do not fit at once; found once for all passes alike."""
+        if self.memory is None:
+            return False
+        key = id(graph), texts, length
+        if key not in self._too_large:
+            values = bytes_of_values(graph, texts, length)
+            self._too_large[key] = graph, self.streams(weights_of(graph), values)
+        return self._too_large[key][1]
 
     def logits(self, logits: LazyLogits, output: Output) -> LazyLogits:
         """Return the same logits, computed on the device."""
@@ -137,7 +167,8 @@ class TorchDevice:
     def through(self, graph: Graph, forward: ForwardContext, x: torch.Tensor) -> torch.Tensor:
         """Return the graph's result for `states`, where these are."""
         with torch.inference_mode():
-            computing = Run(graph, DeviceContext(forward, self.weights), x.to(self.device))
+            computing = Run(graph, DeviceContext(forward, self.weights))
+            computing.supply(x.to(self.device))
             computing.advance(len(graph.nodes))
             result: torch.Tensor = computing.result.to(x.device)
         return result
@@ -153,8 +184,17 @@ class TorchDevice:
         return DeviceHessians(threads, columns, device=self.device)
 
 
-def _bytes_of(tensors: Iterable[Tensor]) -> int:
-    return sum(map(bytes_on_device, {id(each): each for each in tensors}.values()))
+@contextmanager
+def _explained(title: str) -> Iterator[None]:
+    """Raise OptionError where torch runs out of a device's memory."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "out of memory" not in str(error):
+            raise
+        raise OptionError(
+            f"{title} ran out of memory", "give less to `memory`, take a shorter text, or no device"
+        ) from None
 
 
 def available() -> list[str]:
