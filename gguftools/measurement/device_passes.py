@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from runtime.ahead import AheadOptions
     from runtime.evaluation.divergence import RunningLogits
     from runtime.evaluation.noise import NoiseFloor
+    from runtime.evaluation.windows import Window
     from runtime.model import RunningModel
 
     from .divergence_report import FileDivergence
@@ -50,10 +51,12 @@ def begin_on_device(
     first = models[0]
     if first.net.device is None:
         return None
+    known: NoiseFloor | None = None
+    twice: Sequence[Window] = ()
     if (not windows or windows[0]) and kept is not None and kept.record.noise is not None:
-        twice, known = [], NoiseFloor(*kept.record.noise)
-    else:
-        twice, known = windows_of_noise(first.logits.group(windows[0])) if windows else [], None
+        known = NoiseFloor(*kept.record.noise)
+    elif windows:
+        twice = windows_of_noise(first.logits.group(windows[0]))
     for number, model in enumerate(models):
         batches = model.logits.batches(windows)
         again = batches_of_noise(first.net, twice) if model is first else ()
