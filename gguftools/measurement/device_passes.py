@@ -51,8 +51,8 @@ def begin_on_device(
     first = models[0]
     if first.net.device is None:
         return None
-    known: NoiseFloor | None = None
     twice: Sequence[Window] = ()
+    known: NoiseFloor | None = None
     if (not windows or windows[0]) and kept is not None and kept.record.noise is not None:
         known = NoiseFloor(*kept.record.noise)
     elif windows:

@@ -26,7 +26,7 @@ from .divergence_figures import file_divergence
 from .divergence_report import DivergenceReport
 from .divergence_tasks import figures_elsewhere, worker_spec
 from .options import DivergenceOptions
-from .perplexity import Progress, tokens_of_batch
+from .perplexity import Progress, tokens_at_once
 from .progress_record import ProgressRecord, progress_record
 from .texts import Texts, default_texts, texts_named
 
@@ -149,7 +149,8 @@ class _Run:
         how: Any = {"threads": self.threads, "precision": self.precision, "models": self._models}
         net = running_on(self.device, file.metadata, file.tensors, **how)
         output, windows = output_of(net.network), self.corpus.windows
-        at_once = tokens_of_batch(net, file, max(len(window.inputs) for window in windows))
+        longest = max(len(window.inputs) for window in windows)
+        at_once = tokens_at_once(file) if net.device is None else net.tokens_at_once(longest)
         return Measured(net, RunningLogits(net.lazy_logits, windows, at_once, output))
 
     def stored_on_device(self) -> "StoredBase | SavedBase | None":

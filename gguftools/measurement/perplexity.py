@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from runtime.model import RunningModel
 
 log = logging.getLogger(__name__)
-# Of several windows together, whose weights are decoded once: tokens, and the values of the widest layer (32 MB, of
-# which there are a few). On a device a pass widens each weight to float32.
-AT_ONCE, AT_ONCE_ON_DEVICE = (2048, 1 << 23), (4096, 1 << 27)
+TOKENS_AT_ONCE = 2048  # of several windows together: weights are decoded once for all of them
+VALUES_AT_ONCE = 1 << 23  # of the widest layer's: 32 MB, of which there are a few
 
 Progress = Callable[[int, int, float], None]
 
@@ -110,7 +109,7 @@ def perplexity(
     if options.sparse:
         net.check_predictor()  # before anything is compiled
     plans = [windows(len(each.tokens), n_ctx, chunks=chunks, stride=options.stride) for each in read]
-    evaluate = _Evaluation(net, read, plans, max(1, tokens_of_batch(net, model, n_ctx) // n_ctx), progress)
+    evaluate = _Evaluation(net, read, plans, windows_at_once(model, n_ctx, net), progress)
     evaluate.begin()
     compile_seconds = _compiled(net, read, n_ctx)
     dense = evaluate()[0].perplexity if options.sparse and options.compare else None
@@ -237,26 +236,19 @@ class _Evaluation:
                 yield inputs if self.batch > 1 else inputs[0], plan.first
 
 
-def tokens_at_once(model: Model, on_device: bool = False) -> int:
+def tokens_at_once(model: Model) -> int:
     """Return how many tokens of windows run together, so that the values of the widest layer stay bounded."""
     widest = max((tensor.shape[-2] for tensor in model.tensors.values() if _is_of_layer(tensor)), default=1)
-    tokens, values = AT_ONCE_ON_DEVICE if on_device else AT_ONCE
-    return min(tokens, values // widest)
+    return min(TOKENS_AT_ONCE, VALUES_AT_ONCE // widest)
 
 
-def windows_at_once(model: Model, n_ctx: int, on_device: bool = False) -> int:
-    """Return how many windows of n_ctx tokens run together, at least one."""
-    return max(1, tokens_at_once(model, on_device) // n_ctx)
-
-
-def tokens_of_batch(net: "RunningModel", model: Model, length: int) -> int:
-    """Return how many tokens of windows of this length run together where the model does."""
-    from runtime.decoder import graph_of
-    from runtime.head import output_of
-
-    if net.device is None or net.encoder_decoder or net.encoder or net.codes:
-        return tokens_at_once(model)
-    return net.device.tokens_at_once(graph_of(net.network), length, [output_of(net.network).weight])
+def windows_at_once(model: Model, n_ctx: int, net: "RunningModel | None" = None) -> int:
+    """Return how many windows of n_ctx tokens run together, at least one. net: the model where it runs, as its device
+    decides.
+    """
+    if net is not None and net.device is not None:
+        return max(1, net.tokens_at_once(n_ctx) // n_ctx)
+    return max(1, tokens_at_once(model) // n_ctx)
 
 
 def _is_of_layer(tensor: Tensor) -> bool:
