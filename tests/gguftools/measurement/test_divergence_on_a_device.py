@@ -136,19 +136,25 @@ def test_a_killed_run_goes_on(
         divergence(*models, text=text_of(models[0]), progress=kill, **options)
     with pytest.raises(FileError, match=r"device was the processor \(torch\), it is the processor now"):
         measured(*models, record=record)
-    asked = []
     from runtime.model import RunningModel
 
-    run = RunningModel.lazy_logits
+    asked, announced = [], []
+    run, prepare = RunningModel.lazy_logits, RunningModel.prepare
 
     def counted(self: RunningModel, tokens: Any, first: int = 0, exact: bool = False) -> Any:
         asked.append((len(tokens), exact))
         return run(self, tokens, first, exact)
 
+    def prepared(self: RunningModel, batches: Any, *options: Any) -> Any:
+        announced.append([len(tokens) for tokens, *_ in batches])
+        return prepare(self, batches, *options)
+
     monkeypatch.setattr(RunningModel, "lazy_logits", counted)
+    monkeypatch.setattr(RunningModel, "prepare", prepared)
     again = measured(*models, **how)
     assert asked == [(CHUNKS - 3, False)] * 2  # neither the first windows, nor the noise floor
-    assert not record.exists()
+    assert announced == [[CHUNKS - 3]] * 2
+    assert not list(tmp_path.iterdir())
     assert again.noise_floor == whole.noise_floor
     assert_same(again, whole)
 
