@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,7 +146,9 @@ def test_mixed_inputs_of_values_are_observed() -> None:
         assert seen[0].keys() == seen[1].keys()
         assert seen[0]
         for key, theirs in seen[1].items():
-            assert_close(np.concatenate(seen[0][key]), np.concatenate(theirs), 2 * CLOSE)
+            mixed, wanted = np.concatenate(seen[0][key]), np.concatenate(theirs)
+            assert mixed.shape == wanted.shape
+            assert_close(mixed.T @ mixed, wanted.T @ wanted)  # rows come in any order
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 1), (5, 2), (2, 33)], ids=str)
@@ -285,3 +289,39 @@ def test_sums_have_the_same_order_in_each_run() -> None:
     assert "matmul" in seen
     assert not seen & UNORDERED
     assert not [each for each in seen if "adds" in each]
+
+
+def test_predicted_neurons(tmp_path: Path) -> None:
+    import gguftools
+    from tests.conftest import ROOT
+    from tests.gguftools.lab.test_powerinfer import convert_with_predictor, with_relu
+
+    base = with_relu(Path(shutil.copytree(ROOT / "examples" / "austen-4m", tmp_path / "austen")))
+    convert_with_predictor(base, tmp_path)
+    ids = np.random.default_rng(3).integers(0, 256, (2, 15))
+    found, marked = [], []
+    for device in ("cpu", ""):
+        model = on(gguftools.load(tmp_path / "sparse.gguf"), device)
+        model.precision = "exact"
+        whole = model.forward(ids)
+        sparsity = model.use_predictor()
+        found.append(np.stack([whole, model.forward(ids)]))
+        marked.append((sparsity.marked, sparsity.neurons))
+    assert_close(*found, 2 * CLOSE)
+    assert np.abs(found[0][0] - found[0][1]).max() > 0.1
+    assert marked[0] == marked[1]
+
+
+def test_a_block_after_cached_keys() -> None:
+    from runtime import decoder
+
+    found = []
+    for model in (model_of("deepseek-v4", "cpu"), model_of("deepseek-v4")):
+        rng, forward, layer = np.random.default_rng(3), model.new_pass(1, 5), model.network.layers[0]
+        forward.positions = forward.rotated_at = np.arange(11, 16)
+        forward.tokens = np.arange(5)
+        keys = rng.standard_normal((11, 1, forward.numbers(layer).key_width), np.float32)
+        forward.shared_keys[layer.index] = keys, keys
+        width = model.network.hparams.width * int(model.network.keys.need("hyper_connection.count"))
+        found.append(decoder.through_block_layer(forward, layer, rng.standard_normal((5, width), np.float32)))
+    assert_close(*found, 2 * CLOSE)
