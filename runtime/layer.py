@@ -22,7 +22,7 @@ from .arrays import Floats, Ids
 from .branches import Branches, TokenTree
 from .images import EmbeddedImage, parts_of, rotated_at, seen_whole, together_at
 from .importance import Observe, ObserveExperts, ObserveValues
-from .kv_cache import KVCache
+from .kv_cache import CacheType, KVCache
 from .products import integer_product
 from .products.matmul import Inputs, matmul, matmul_experts
 from .products.precision import Precision
@@ -139,16 +139,35 @@ class Network:
 
 
 class Device(Protocol):
-    """What computes passes elsewhere than in numpy: see `runtime.device`. title: its name for people."""
+    """What computes passes elsewhere than in numpy: see `runtime.device`.
 
+    name: "cuda", "mps", "xpu" or "cpu". title: its name for people. memory: bytes for weights; None for no limit.
+    sharing: devices of other models, each with a part of the same memory.
+    """
+
+    name: str
     title: str
+    memory: int | None
+    sharing: list[Any]
 
     def products(self, precision: Precision) -> str:
         """Return in words how products of matrices are computed."""
         ...
 
+    def release(self) -> None:
+        """Drop all weights, which are moved there again when they are read."""
+        ...
+
+    def new_cache(self, cache_type: CacheType, expected: int) -> KVCache:
+        """Return an empty cache there. Raises OptionError for an unknown type."""
+        ...
+
     def run(self, graph: Any, forward: "ForwardContext", x: Floats, hooks: Any = None) -> Floats:
         """Return the graph's result for the input x (tokens, width)."""
+        ...
+
+    def bytes_of(self, tensors: Iterable[Tensor]) -> int:
+        """Return the bytes that weights take there."""
         ...
 
     def streams(self, tensors: Iterable[Tensor], values: int = 0) -> bool:
@@ -173,6 +192,26 @@ class Device(Protocol):
 
     def logits(self, logits: Any, output: Any) -> Any:
         """Return lazy logits that are computed there. output: `runtime.head.Output`."""
+        ...
+
+    def states(self, x: Floats, nbytes: int) -> Any:
+        """Return hidden states as `through` takes them. nbytes: of all states that are kept at once."""
+        ...
+
+    def through(self, graph: Any, forward: "ForwardContext", x: Any) -> Any:
+        """Return the graph's result for `states`, as states."""
+        ...
+
+    def drop(self, tensors: Iterable[Tensor]) -> None:
+        """Release weights."""
+        ...
+
+    def for_another(self) -> "Device":
+        """Return the same device for a model that shares some weights with this one."""
+        ...
+
+    def hessians(self, threads: int, columns: int) -> Any:
+        """Return empty `runtime.hessians.Hessians` that are summed there."""
         ...
 
 

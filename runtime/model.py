@@ -135,7 +135,7 @@ class RunningModel:
         cache_type: the type of keys and values. expected: tokens to make room for. Raises OptionError for an unknown
         type.
         """
-        return KVCache(cache_type, expected)
+        return KVCache(cache_type, expected) if self.device is None else self.device.new_cache(cache_type, expected)
 
     def new_pass(
         self,
@@ -473,7 +473,10 @@ class RunningModel:
         if self.network.keys.get(count) is None or reader.keys.get(count) is not None:
             return states
         with one_thread():
-            return one_stream(ForwardContext(self.network, 1, len(states), None, self.threads, self.precision), states)
+            forward = ForwardContext(
+                self.network, 1, len(states), None, self.threads, self.precision, device=self.device
+            )
+            return one_stream(forward, states)
 
     def mtp_forward(self, hidden: Floats, following: Sequence[int], cache: KVCache | None) -> LazyLogits:
         """Return `mtp_logits` of one text as it grows: x (n, width). hidden (n, width): of its next positions.
@@ -481,7 +484,7 @@ class RunningModel:
         """
         ids = self._checked(following)
         forward = ForwardContext(
-            self.next_tokens, 1, len(ids), cache, self.threads, self.precision, profile=self.profile
+            self.next_tokens, 1, len(ids), cache, self.threads, self.precision, profile=self.profile, device=self.device
         )
         with one_thread():
             return mtp_forward(forward, hidden, ids)
@@ -545,6 +548,23 @@ class RunningModel:
             cache.shift_to(forward.next_position)
         with one_thread():
             return head(forward, x)
+
+    def bytes_on_device(self, tokens: int) -> int:
+        """Return the bytes that the model's device needs for all weights and for a pass of so many tokens."""
+        assert self.device is not None
+        if self.encoder_decoder or self.encoder or self.codes:
+            return self.device.bytes_of(self.tensors.values())
+        graph = decoder.graph_of(self.network, self.sparsity is not None)
+        weights = [*weights_of(graph), output_of(self.network).weight]
+        return self.device.bytes_of(weights) + bytes_of_values(graph, 1, tokens)
+
+    def tokens_at_once(self, length: int) -> int:
+        """Return how many tokens, of whole texts of this length, the model's device best computes together."""
+        assert self.device is not None
+        if self.encoder_decoder or self.encoder or self.codes:
+            return length
+        graph = decoder.graph_of(self.network, self.sparsity is not None)
+        return self.device.tokens_at_once(graph, length, [output_of(self.network).weight])
 
     def prepare(self, batches: Iterable[Batch | tuple[ArrayLike, int]], options: AheadOptions | None = None) -> Ahead:
         """Say what `lazy_logits` will be asked for, in which order; a device that reads weights layer by layer then

@@ -85,7 +85,7 @@ def mtp_forward(forward: ForwardContext, hidden: Floats, following: Ids) -> Lazy
         embedded = np.repeat(embedded, len(normed) // len(embedded), axis=0)
     else:
         normed = forward.norm(layer, "nextn.hnorm", hidden)
-    x = forward.project(layer, "nextn.eh_proj", np.concatenate((embedded, normed), axis=1))
+    x = decoder.projected(forward, layer, "nextn.eh_proj", np.concatenate((embedded, normed), axis=1))
     x = decoder.through_layers(forward, x.reshape(len(hidden), -1))
     own = "nextn.shared_head_norm.weight" in layer
     x = forward.norm(layer, "nextn.shared_head_norm", x) if own else forward.norm(outside, "output_norm", x)

@@ -58,6 +58,7 @@ ORDER = (
     "gguftools.metadata",
     "gguftools.writing",
     "gguftools.quantization",
+    "gguftools.models.devices",
     "gguftools.models.left_out gguftools.models.sources gguftools.models.generation gguftools.models.chat",
     "gguftools.models",
     "gguftools.inspection",

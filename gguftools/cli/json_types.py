@@ -541,6 +541,7 @@ class EmbeddedText(_EmbeddedText, total=False):
 class Embeddings(TypedDict):
     file: str
     output: str | None
+    device: str
     pooling: str
     normalize: int
     width: int
@@ -573,6 +574,7 @@ class _Generation(TypedDict):
     prefill_tokens_per_second: float
     decode_tokens_per_second: float
     cache_bytes: int
+    device: str
 
 
 class Generation(_Generation, total=False):

@@ -147,15 +147,13 @@ def _observe_mixed(context: DeviceContext, o: op.Attention, x: torch.Tensor, q: 
         own.attention_scale,
         softcap=context.hparams.attention_softcap,
     )
-    queries = q.unflatten(0, (texts, -1))[:, rows]
-    sinks = context.weights.array(o.layer, "attn_sinks.weight")
-    for text in range(texts):
-        of_text = slice(text * context.length, (text + 1) * context.length)
-        for g in range(k.shape[1]):
-            mine = slice(g * group, (g + 1) * group)
-            seen_here = seen if sinks is None else replace(seen, sinks=sinks[mine])
-            mixed = attend(queries[text, :, mine], k[of_text, g : g + 1], x[of_text, None], 1, seen_here)
-            forward.observe_values(*read_by, context.host(mixed.flatten(0, 1)))
+    queries = q.unflatten(0, (texts, -1))[:, rows].flatten(0, 1)
+    sinks, parts = context.weights.array(o.layer, "attn_sinks.weight"), []
+    for g in range(k.shape[1]):
+        mine = slice(g * group, (g + 1) * group)
+        seen_here = seen if sinks is None else replace(seen, sinks=sinks[mine])
+        parts.append(attend(queries[:, mine], k[:, g : g + 1], x[:, None], texts, seen_here).flatten(0, 1))
+    context.observe_values(*read_by, torch.cat(parts))
 
 
 def _distance_penalties(
@@ -190,8 +188,7 @@ def _shared_attention(context: DeviceContext, o: op.SharedAttention, read: Value
 
 @computes(op.PerHead)
 def _per_head(context: DeviceContext, o: op.PerHead, read: Values) -> torch.Tensor:
-    x: torch.Tensor = read(o.x)
-    return torch.stack([context.project_expert(o.layer, o.role, x[:, i], i) for i in range(x.shape[1])], dim=1)
+    return context.project_heads(o.layer, o.role, read(o.x))
 
 
 @computes(op.Concat)

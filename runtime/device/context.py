@@ -1,6 +1,7 @@
 """A pass on a device: weights, angles, and the hidden state that operations hand on besides their values."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from archs.hparams.model_hparams import LayerHParams
 from quants import Tensor
 
 from ..layer import IMAGE_WEIGHTS, ForwardContext, Layer
-from .importance import observer_of
+from .cache import DeviceCache
 from .precision import tf32_products
 from .weights import Weights, product
 
@@ -39,8 +40,9 @@ class DeviceContext:
         self._once = other._once
 
     def tensor(self, values: Any) -> torch.Tensor:
-        """Return an array of the host on the device: float32, or int64 as it is."""
+        """Return an array of the host on the device: float32, or int64 as it is. Not all devices have float64."""
         array = np.ascontiguousarray(values)
+        array = array.astype(np.float32) if array.dtype == np.float64 else array
         return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self.device)
 
     def host(self, x: torch.Tensor) -> Any:
@@ -49,10 +51,12 @@ class DeviceContext:
 
     def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Return x (n, width) @ weight (rows, width).T: (n, rows). TF32 where the device and the pass allow it."""
-        if not self.weights.uses_tf32 or self.forward.precision == "exact":
+        with tf32_products() if self._may_round else nullcontext():
             return product(x, weight)
-        with tf32_products():
-            return product(x, weight)
+
+    @property
+    def _may_round(self) -> bool:
+        return self.weights.uses_tf32 and self.forward.precision != "exact"
 
     def project(self, layer: Layer, role: str, x: torch.Tensor, rows: slice | None = None) -> torch.Tensor:
         """Return x (n, width) @ W.T (* scale + bias), with the weights of image tokens and active adapters."""
@@ -98,6 +102,15 @@ class DeviceContext:
         y = self.product(x, self.expert(tensor, expert))
         return y if bias is None else y + bias[expert]
 
+    def project_heads(self, layer: Layer, role: str, x: torch.Tensor) -> torch.Tensor:
+        """Return each head of x (n, heads, width) times its own matrix of a weight (heads, rows, width)."""
+        tensor, bias = layer.need(f"{role}.weight"), self.weights.array(layer, f"{role}.bias")
+        for head in range(x.shape[1]) if self.forward.observe is not None else ():
+            self.observe(tensor, x[:, head], head, x.shape[1])
+        with tf32_products() if self._may_round else nullcontext():
+            y = (x.transpose(0, 1) @ self.weights.matrix(tensor).to(x.dtype).transpose(1, 2)).transpose(0, 1)
+        return y if bias is None else y + bias
+
     def expert(self, tensor: Tensor, number: int) -> torch.Tensor:
         """Return one matrix of a stacked weight."""
         return self.weights.expert(tensor, number)
@@ -107,11 +120,19 @@ class DeviceContext:
         observe = self.forward.observe
         if observe is None:
             return
-        importance = observer_of(observe)
-        if importance is not None:
-            importance.observe_tensor(tensor.name, x, expert, experts)
+        owner: Any = getattr(observe, "__self__", None)
+        if hasattr(owner, "observe_tensor"):
+            owner.observe_tensor(tensor.name, x, expert, experts)
         else:
             observe(tensor.name, self.host(x), expert, experts)
+
+    def observe_values(self, name: str, first_row: int, mixed: torch.Tensor) -> None:
+        """Call the observer of values with their inputs as attention mixes them."""
+        observe = self.forward.observe_values
+        if observe is None:
+            return
+        takes_tensors = hasattr(getattr(observe, "__self__", None), "observe_tensor")
+        observe(name, first_row, mixed if takes_tensors else self.host(mixed))
 
     def norm(self, layer: Layer, role: str, x: torch.Tensor, eps: float = 0.0) -> torch.Tensor:
         """Return the norm `role` over the last axis; x itself if the layer has no such norm. eps: 0 for the model's."""
@@ -137,23 +158,34 @@ class DeviceContext:
         )
         return angles
 
+    @property
+    def cache(self) -> DeviceCache | None:
+        """Return the pass's cache, which `RunningModel.new_cache` made on the device."""
+        cache = self.forward.cache
+        assert cache is None or isinstance(cache, DeviceCache)
+        return cache
+
     def cached(self, place: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return all keys and values so far of a layer's number: these appended to the cache, if there is one."""
-        cache = self.forward.cache
-        if cache is None:
-            return k, v
-        keys, values = cache.append(place, self.host(k), self.host(v))
-        return self.tensor(keys), self.tensor(values)
+        return (k, v) if self.cache is None else self.cache.append(place, k, v)
 
     def states(self, layer: Layer) -> tuple[torch.Tensor, ...]:
         """Return a recurrent layer's states in the cache; none at the beginning."""
-        cache = self.forward.cache
-        return () if cache is None else tuple(self.tensor(each.copy()) for each in cache.states(layer.index))
+        return () if self.cache is None else self.cache.states(layer.index)
 
     def keep(self, layer: Layer, tokens: int, *states: torch.Tensor) -> None:
         """Store a recurrent layer's states after `tokens` more tokens, if there is a cache."""
-        if self.forward.cache is not None:
-            self.forward.cache.keep(layer.index, tokens, *(self.host(each).copy() for each in states))
+        if self.cache is not None:
+            self.cache.keep(layer.index, tokens, *states)
+
+    def remember(self, layer: Layer, number: int, after: Callable[[int], torch.Tensor]) -> None:
+        """Record a recurrent layer's state `number` after the latest tokens, as far as the cache may be rolled back.
+
+        after: called with the number of a token in this pass.
+        """
+        if self.cache is not None and self.cache.memory:
+            latest = range(max(0, self.length - self.cache.memory - 1), self.length)
+            self.cache.remember(layer.index, number, [after(token) for token in latest])
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:

@@ -30,8 +30,8 @@ def _biased_attention(context: DeviceContext, o: op.BiasedAttention, read: Value
 
 @computes(op.CrossAttention)
 def _cross_attention(context: DeviceContext, o: op.CrossAttention, read: Values) -> torch.Tensor:
-    assert context.forward.cache is not None  # as `encoder_decoder.decode` checks
-    k, v = (context.tensor(each) for each in context.forward.cache.context[o.place])
+    assert context.cache is not None  # as `encoder_decoder.decode` checks
+    k, v = context.cache.crossed(o.place)
     return attend(read(o.q), k, v, 1, _all(context, len(k), False, None)).flatten(1)
 
 

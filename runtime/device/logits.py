@@ -83,14 +83,12 @@ class DeviceLogits(LazyLogits):
 
     def _kept(self) -> torch.Tensor | None:
         """Return the output matrix, which stays on the device; None if there is no room for it."""
-        weights, memory = self.weights, self.memory
-        needed = weights.nbytes + bytes_on_device(self.weight)
-        fits = weights.has(self.weight) or memory is None or needed <= memory
-        return weights.matrix(self.weight) if fits else None
+        fits = self.memory is None or bytes_on_device(self.weight) <= self.memory
+        return self.weights.matrix(self.weight) if fits else None
 
     def _rows(self, x: Floats) -> torch.Tensor:
         rows: Any = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
-        return torch.from_numpy(rows).to(self.weights.device)
+        return torch.from_numpy(rows if rows.flags.writeable else rows.copy()).to(self.weights.device)
 
     def _finished(self, logits: torch.Tensor, first: int) -> torch.Tensor:
         """Return logits of columns from `first` on after bias, scale and cap; they may change in place."""

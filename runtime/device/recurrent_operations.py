@@ -23,8 +23,9 @@ def tailed(context: DeviceContext, layer: Layer, x: torch.Tensor, count: int, nu
     kept, body = list(context.states(layer)), x.reshape(context.texts, context.length, -1)
     tail = kept[number] if number < len(kept) else body.new_zeros((context.texts, count, body.shape[2]))
     known = torch.cat((tail, body), dim=1)
-    kept[number : number + 1] = [known[:, context.length :]]
+    kept[number : number + 1] = [known[:, context.length :].clone()]  # not the memory of all rows
     context.keep(layer, 0 if number else context.length, *kept)
+    context.remember(layer, number, lambda token: known[:, token + 1 : token + 1 + count].clone())
     return known
 
 
@@ -34,11 +35,19 @@ def scanned(
     """Return scan(*inputs, state) of all texts: like the first input, (tokens, …). shape: of a text's state."""
     kept = context.states(layer)
     state = kept[1] if len(kept) > 1 else inputs[0].new_zeros((context.texts, *shape))
-    each = (x.reshape(context.texts, context.length, *x.shape[1:]) for x in inputs)
-    y, state = scan(*each, state)
+    each = [x.reshape(context.texts, context.length, *x.shape[1:]) for x in inputs]
+    alone = 0 if context.cache is None else min(context.length, context.cache.memory)  # tokens to be remembered
+    made, states, begin = [], [], 0
+    for end in sorted({context.length - alone, *range(context.length - alone + 1, context.length + 1)} - {0}):
+        y, state = scan(*(x[:, begin:end] for x in each), state)
+        state = state.clone()  # not the memory of all tokens' states
+        made.append(y)
+        states.append(state)
+        begin = end
     if kept:
         context.keep(layer, 0, kept[0], state, *kept[2:])
-    return y.reshape(inputs[0].shape)
+        context.remember(layer, 1, lambda token: states[token - context.length])
+    return torch.cat(made, dim=1).reshape(inputs[0].shape)
 
 
 @computes(op.Convolution)
@@ -81,9 +90,10 @@ def _head_scan(context: DeviceContext, o: op.HeadScan, read: Values) -> torch.Te
 def _lightning_scan(context: DeviceContext, o: op.LightningScan, read: Values) -> torch.Tensor:
     x: torch.Tensor = read(o.x)
     logs = context.once(("lightning", o.layer.index), lambda: -context.tensor(np.array(o.rates, np.float32)))
-    if context.forward.cache is not None:  # counts the tokens
-        kept = context.states(o.layer)
-        context.keep(o.layer, context.length, *(kept or (x.new_zeros((context.texts, 0)),)))
+    if context.cache is not None:  # counts the tokens
+        nothing = x.new_zeros((context.texts, 0))
+        context.keep(o.layer, context.length, nothing, *context.states(o.layer)[1:])
+        context.remember(o.layer, 0, lambda token: nothing)
     return _scan_heads(context, o.layer, x, logs.expand(x.shape[:2]), read(o.k), read(o.q))
 
 

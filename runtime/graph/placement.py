@@ -4,8 +4,10 @@ What a device holds is counted in bytes of weights and of the values of one batc
 way.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 from quants import Tensor
 from quants.errors import OptionError
@@ -21,6 +23,8 @@ WIDENED = 1 << 27  # numbers of a weight that are widened to float32 at a time
 OUTPUTS = 1 << 28  # numbers of experts' outputs at a time
 SCRATCH = 2  # times an operation's inputs and output, for what it makes on the way
 WORKSPACE = 1 << 25  # bytes of a device's libraries
+TOKENS = 8192  # that are computed together at most on a GPU: more are no faster
+FEW_TOKENS = 2048  # fewer leave a device waiting for weights
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,36 @@ def placed(graph: Graph, memory: int | None = None, values: int = 0) -> Placemen
         needed = f"{what} of {widest.name} take {widest.least:,} bytes, a batch's values {values:,}"
         raise OptionError(f"a device's memory of {memory:,} bytes is too small: {needed}", f"{enough:,} are enough")
     return Placement(tuple(parts), room)
+
+
+def tokens_at_once(
+    graph: Graph, length: int, memory: tuple[int, int], most: int, weights: Iterable[Tensor] = ()
+) -> int:
+    """Return how many tokens, of whole texts of this length, are best computed together; at most `most` texts.
+
+    memory: bytes of the device for weights that stay, and for those of a pass layer by layer. weights: that are needed
+    besides the graph's. Weights that fit stay on the device, else those of two layers, of one, or one expert after
+    another: the first of these that leaves room for FEW_TOKENS. At least one text; `placed` says if its values do not
+    fit.
+    """
+    parts, alone = segments(graph), segments(graph, 0)
+    pairs = (here.nbytes + after.nbytes for here, after in pairwise(parts))
+    choices = [bytes_of([*weights_of(graph), *weights]), max(pairs, default=0), max(part.nbytes for part in parts)]
+    choices += [max(part.most for part in alone), max(part.least for part in alone)]
+    best = 1
+    for number, taken in enumerate(choices):
+        count, limit = most, memory[min(number, 1)]
+        while count > 1 and taken + bytes_of_values(graph, count, length) > limit:
+            count -= max(1, count // 8)
+        if count * length >= FEW_TOKENS:
+            return count * length
+        best = max(best, count)
+    return best * length
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes that weights take on a device, each counted once."""
+    return sum(map(bytes_on_device, {id(each): each for each in tensors}.values()))
 
 
 def bytes_on_device(tensor: Tensor) -> int:
