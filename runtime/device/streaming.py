@@ -126,7 +126,7 @@ class _Pass:
             pending, computed = self._begin_loading(pool, first, None, None), None
             for number in range(first, len(parts)):
                 segment, before = parts[number], self.weights.kept()
-                self._put_loaded(*pending)
+                self._put_loaded(*pending, computed)
                 if number + 1 < len(parts):
                     pending = self._begin_loading(pool, number + 1, number, computed)
                 self._through(segment, pool, self.plan.experts_ahead(number))
@@ -142,7 +142,7 @@ class _Pass:
         """
         copies, segment = self.weights.copies, self.plan.segments[number]
         ahead = current is None or self.plan.loads_ahead(current)
-        direct = ahead and copies.device.type != "mps"  # whose commands come from one thread
+        direct = ahead and copies.from_any_thread
         wanted = [each for each in segment.whole if not self.weights.has(each)]
 
         if direct:
@@ -156,9 +156,13 @@ class _Pass:
 
         return direct, pool.submit(load)
 
-    def _put_loaded(self, is_there: bool, future: "Future[Loaded]") -> None:
-        """Keep weights that were loaded, after moving those that were only decoded."""
+    def _put_loaded(self, is_there: bool, future: "Future[Loaded]", after: Any) -> None:
+        """Keep weights that were loaded, after moving those that were only decoded. after: the event that frees memory
+        for these.
+        """
         loaded = future.result()
+        if not is_there:
+            wait(after)
         while loaded:
             tensor, values = loaded.pop()  # one after another: decoded values need not stay
             if is_there:

@@ -264,6 +264,18 @@ def test_weights_go_through_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(copies.send(copies.decoded(tensor)).numpy(), tensor.float32())
 
 
+@pytest.mark.parametrize("room", ["one layer", "one expert"])
+def test_a_device_whose_commands_come_from_one_thread(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = models.model(experts=6)
+    graph = decoder.graph_of(model.network)
+    weights = segments(graph)[1].nbytes if room == "one layer" else segments(graph, 0)[1].least
+    on_device(model, weights + bytes_of_values(graph, WINDOWS, LENGTH))
+    assert model.device is not None
+    monkeypatch.setattr(model.device.weights.copies, "from_any_thread", False)  # type: ignore[attr-defined]
+    batches = models.texts()
+    np.testing.assert_array_equal(losses(model, batches), losses(on_device(models.model(experts=6)), batches))
+
+
 def test_tokens_at_once_leave_room_for_weights() -> None:
     model = models.model(layers=2, width=256, net=1024)
     graph = decoder.graph_of(model.network)
