@@ -126,7 +126,8 @@ class _Pass:
             pending, computed = self._begin_loading(pool, first, None, None), None
             for number in range(first, len(parts)):
                 segment, before = parts[number], self.weights.kept()
-                self._put_loaded(*pending, computed)
+                is_there, loaded = pending
+                self._put_loaded(is_there, loaded, computed)
                 if number + 1 < len(parts):
                     pending = self._begin_loading(pool, number + 1, number, computed)
                 self._through(segment, pool, self.plan.experts_ahead(number))
@@ -134,7 +135,9 @@ class _Pass:
                 self.weights.keep_only(before)
                 self._end_segment(number, segment)
 
-    def _begin_loading(self, pool: ThreadPoolExecutor, number: int, current: int | None, after: Any) -> Any:
+    def _begin_loading(
+        self, pool: ThreadPoolExecutor, number: int, current: int | None, after: Any
+    ) -> "tuple[bool, Future[Loaded]]":
         """Begin to load a segment's weights: to the device if they fit next to those of the current segment, else
         decode them only.
 

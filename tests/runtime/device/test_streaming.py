@@ -209,12 +209,12 @@ def test_sums_for_an_importance_matrix_are_the_same(experts: int) -> None:
         model.observe = importance.observe
         losses(model, batches, AheadOptions(host_memory=bytes_between(graph, 2 * WINDOWS * LENGTH)))
         sums.append(importance.finish())
-    ours, importance = models.model(experts=experts), Importance()
-    ours.observe = importance.observe
+    ours, wanted = models.model(experts=experts), Importance()
+    ours.observe = wanted.observe
     for ids in batches:
         ours.lazy_logits(ids)
-    assert sums[0].keys() == sums[1].keys() == importance.sums.keys()
-    for name, mine in importance.sums.items():
+    assert sums[0].keys() == sums[1].keys() == wanted.sums.keys()
+    for name, mine in wanted.sums.items():
         for part in ("squares", "inputs", "counts"):
             np.testing.assert_array_equal(getattr(sums[0][name], part), getattr(sums[1][name], part))
         np.testing.assert_allclose(sums[0][name].squares, mine.squares, rtol=2e-5)
