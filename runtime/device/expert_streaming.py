@@ -37,7 +37,7 @@ def through_experts(runs: Sequence[Run], node: Node, weights: Weights, pool: Exe
     stacked = stacked_of(operation)
     used = sorted({expert for part in parts for expert in part.places})
     size = sum(bytes_on_device(each) // each.shape[0] for each in stacked)
-    computed: Any = None
+    computed, copies = None, weights.copies
 
     def begin(expert: int) -> Future[list[torch.Tensor]]:
         weights.expect(size)
@@ -49,7 +49,8 @@ def through_experts(runs: Sequence[Run], node: Node, weights: Weights, pool: Exe
         matrices = pending.result()
         weights.expect(-size)
         for tensor in stacked:
-            weights.put_expert(tensor, expert, matrices.pop(0))
+            values = matrices.pop(0)
+            weights.put_expert(tensor, expert, values if copies.from_any_thread else copies.send(values))
         if ahead and following is not None:
             pending = begin(following)
         _add_expert(parts, expert)
@@ -77,12 +78,12 @@ def _add_expert(parts: "Sequence[_Part]", expert: int) -> None:
 
 
 def _loaded(weights: Weights, stacked: Sequence[Tensor], expert: int, after: Any) -> list[torch.Tensor]:
-    """Return the matrices of an expert, on the device. after: the event that frees memory for them."""
+    """Return the matrices of an expert, on the device if any thread may move them there. after: the event that frees
+    memory for them.
+    """
     wait(after)
-    return [
-        weights.copies.load(tensor, slice(expert * tensor.shape[1], (expert + 1) * tensor.shape[1]))
-        for tensor in stacked
-    ]
+    load = weights.copies.load if weights.copies.from_any_thread else weights.copies.decoded
+    return [load(each, slice(expert * each.shape[1], (expert + 1) * each.shape[1])) for each in stacked]
 
 
 class _Part:

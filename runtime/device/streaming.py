@@ -126,7 +126,8 @@ class _Pass:
             pending, computed = self._begin_loading(pool, first, None, None), None
             for number in range(first, len(parts)):
                 segment, before = parts[number], self.weights.kept()
-                self._put_loaded(*pending)
+                is_there, loaded = pending
+                self._put_loaded(is_there, loaded, computed)
                 if number + 1 < len(parts):
                     pending = self._begin_loading(pool, number + 1, number, computed)
                 self._through(segment, pool, self.plan.experts_ahead(number))
@@ -134,7 +135,9 @@ class _Pass:
                 self.weights.keep_only(before)
                 self._end_segment(number, segment)
 
-    def _begin_loading(self, pool: ThreadPoolExecutor, number: int, current: int | None, after: Any) -> Any:
+    def _begin_loading(
+        self, pool: ThreadPoolExecutor, number: int, current: int | None, after: Any
+    ) -> "tuple[bool, Future[Loaded]]":
         """Begin to load a segment's weights: to the device if they fit next to those of the current segment, else
         decode them only.
 
@@ -142,7 +145,7 @@ class _Pass:
         """
         copies, segment = self.weights.copies, self.plan.segments[number]
         ahead = current is None or self.plan.loads_ahead(current)
-        direct = ahead and copies.device.type != "mps"  # whose commands come from one thread
+        direct = ahead and copies.from_any_thread
         wanted = [each for each in segment.whole if not self.weights.has(each)]
 
         if direct:
@@ -156,9 +159,13 @@ class _Pass:
 
         return direct, pool.submit(load)
 
-    def _put_loaded(self, is_there: bool, future: "Future[Loaded]") -> None:
-        """Keep weights that were loaded, after moving those that were only decoded."""
+    def _put_loaded(self, is_there: bool, future: "Future[Loaded]", after: Any) -> None:
+        """Keep weights that were loaded, after moving those that were only decoded. after: the event that frees memory
+        for these.
+        """
         loaded = future.result()
+        if not is_there:
+            wait(after)
         while loaded:
             tensor, values = loaded.pop()  # one after another: decoded values need not stay
             if is_there:

@@ -93,6 +93,7 @@ class WeightCopies:
         self._buffers: list[torch.Tensor | None] = [None, None]
         self._copied: list[Any] = [None, None]  # events
         self._turn, self._lock = 0, Lock()
+        self.from_any_thread = device.type != "mps"  # whose commands come from one thread
 
     def load(self, tensor: Tensor, rows: slice | None = None, as_float32: bool = False) -> torch.Tensor:
         """Return rows of a weight on the device, or the whole weight in its shape: float32, or F16 and BF16 as stored.
@@ -107,11 +108,12 @@ class WeightCopies:
                     decode(tensor, start + first, buffer, self.threads)
         return target.reshape(tensor.shape) if rows is None else target
 
-    def decoded(self, tensor: Tensor, as_float32: bool = False) -> torch.Tensor:
+    def decoded(self, tensor: Tensor, rows: slice | None = None, as_float32: bool = False) -> torch.Tensor:
         """Return a weight in the host's memory, as `load` does on the device."""
-        target = torch.empty((tensor.rows, tensor.width), dtype=type_of(tensor, as_float32))
-        decode(tensor, 0, target, self.threads)
-        return target.reshape(tensor.shape)
+        start, stop = (0, tensor.rows) if rows is None else (rows.start, rows.stop)
+        target = torch.empty((stop - start, tensor.width), dtype=type_of(tensor, as_float32))
+        decode(tensor, start, target, self.threads)
+        return target.reshape(tensor.shape) if rows is None else target
 
     def send(self, values: torch.Tensor) -> torch.Tensor:
         """Return a weight that was decoded before on the device."""

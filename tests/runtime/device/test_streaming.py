@@ -209,12 +209,12 @@ def test_sums_for_an_importance_matrix_are_the_same(experts: int) -> None:
         model.observe = importance.observe
         losses(model, batches, AheadOptions(host_memory=bytes_between(graph, 2 * WINDOWS * LENGTH)))
         sums.append(importance.finish())
-    ours, importance = models.model(experts=experts), Importance()
-    ours.observe = importance.observe
+    ours, wanted = models.model(experts=experts), Importance()
+    ours.observe = wanted.observe
     for ids in batches:
         ours.lazy_logits(ids)
-    assert sums[0].keys() == sums[1].keys() == importance.sums.keys()
-    for name, mine in importance.sums.items():
+    assert sums[0].keys() == sums[1].keys() == wanted.sums.keys()
+    for name, mine in wanted.sums.items():
         for part in ("squares", "inputs", "counts"):
             np.testing.assert_array_equal(getattr(sums[0][name], part), getattr(sums[1][name], part))
         np.testing.assert_allclose(sums[0][name].squares, mine.squares, rtol=2e-5)
@@ -262,6 +262,18 @@ def test_weights_go_through_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(copies.load(tensor).numpy(), tensor.float32())
     np.testing.assert_array_equal(copies.load(tensor, slice(3, 20)).numpy(), tensor.float32(3, 20))
     np.testing.assert_array_equal(copies.send(copies.decoded(tensor)).numpy(), tensor.float32())
+
+
+@pytest.mark.parametrize("room", ["one layer", "one expert"])
+def test_a_device_whose_commands_come_from_one_thread(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = models.model(experts=6)
+    graph = decoder.graph_of(model.network)
+    weights = segments(graph)[1].nbytes if room == "one layer" else segments(graph, 0)[1].least
+    on_device(model, weights + bytes_of_values(graph, WINDOWS, LENGTH))
+    assert model.device is not None
+    monkeypatch.setattr(model.device.weights.copies, "from_any_thread", False)  # type: ignore[attr-defined]
+    batches = models.texts()
+    np.testing.assert_array_equal(losses(model, batches), losses(on_device(models.model(experts=6)), batches))
 
 
 def test_tokens_at_once_leave_room_for_weights() -> None:
