@@ -558,6 +558,14 @@ class RunningModel:
         weights = [*weights_of(graph), output_of(self.network).weight]
         return self.device.bytes_of(weights) + bytes_of_values(graph, 1, tokens)
 
+    def tokens_at_once(self, length: int) -> int:
+        """Return how many tokens, of whole texts of this length, the model's device best computes together."""
+        assert self.device is not None
+        if self.encoder_decoder or self.encoder or self.codes:
+            return length
+        graph = decoder.graph_of(self.network, self.sparsity is not None)
+        return self.device.tokens_at_once(graph, length, [output_of(self.network).weight])
+
     def prepare(self, batches: Iterable[Batch | tuple[ArrayLike, int]], options: AheadOptions | None = None) -> Ahead:
         """Say what `lazy_logits` will be asked for, in which order; a device that reads weights layer by layer then
         computes many batches at once, when the first of them is asked for.

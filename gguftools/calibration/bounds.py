@@ -63,7 +63,7 @@ def windows_on(net: "RunningModel", model: Model, n_ctx: int) -> int:
     from runtime.decoder import graph_of
     from runtime.graph.placement import bytes_of_values
 
-    count = windows_at_once(model, n_ctx, net.device is not None)
+    count = windows_at_once(model, n_ctx, net)
     if net.device is not None and net.device.memory is not None:
         graph, room = graph_of(net.network), VALUES_SHARE * net.device.memory
         while count > 1 and bytes_of_values(graph, count, n_ctx) > room:

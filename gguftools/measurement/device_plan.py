@@ -17,7 +17,6 @@ from quants.errors import OptionError
 
 from ..models.model import Model, opened
 from .cards import CARDS, Card
-from .perplexity import windows_at_once
 from .texts import NamedText, windows_of
 
 if TYPE_CHECKING:
@@ -33,8 +32,6 @@ DISK = 3_000_000_000  # bytes per second, of an SSD
 DECODED = 1_000_000_000  # weights per second and processor
 COPIED = 10_000_000_000  # bytes per second of weights that are not decoded
 RESERVED = 600 << 20  # bytes of the card that torch and the driver take
-WIDENED = 1 << 27  # numbers of a weight that are widened to float32 at a time
-SCORES = 1 << 26  # numbers of attention's scores at a time
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class PlanOptions:
     """What is planned.
 
     measurement: "perplexity", "divergence" (both need logits of the second half of each window) or "imatrix" (all
-    positions, no logits). fast: products in TF32. memory: bytes for weights on the card, None for most of it. disk:
+    positions, no logits). fast: products in TF32. memory: bytes of the card to use, None for most of it. disk:
     bytes per second. processors: that decode weights, None for all.
     """
 
@@ -148,7 +145,7 @@ class _Counted:
 
     def __init__(self, model: Model, windows: int, options: PlanOptions) -> None:
         from runtime.decoder import graph_of
-        from runtime.graph.placement import bytes_on_device, segments
+        from runtime.graph.placement import bytes_between, bytes_of, segments, weights_of
         from runtime.graph.work import Texts, work_of
         from runtime.model import RunningModel
 
@@ -158,36 +155,66 @@ class _Counted:
         has_head = options.measurement != "imatrix"
         kept = options.n_ctx - options.n_ctx // 2 if has_head else options.n_ctx
         self.graph, self.texts = graph_of(net.network), Texts(windows, options.n_ctx, kept)
-        self.batch = Texts(min(windows, windows_at_once(model, options.n_ctx, on_device=True)), options.n_ctx, kept)
-        self.batches = math.ceil(windows / self.batch.count)
-        self.head = _head_of(net) if has_head else None
-        self.file_bytes = sum(map(bytes_on_device, net.tensors.values()))
-        parts = segments(self.graph)
-        tensors = [*{id(each): each for part in parts for each in part.tensors}.values()]
-        tensors += [] if self.head is None else [self.head]
+        self.head = [_head_of(net)] if has_head else []
+        self.weights = [*weights_of(self.graph), *self.head]
+        self.states = _state_bytes(self.graph, self.texts, segments(self.graph))
         counted = work_of(self.graph, self.texts)
-        if self.head is not None:
-            counted.add("head", 2 * self.texts.count * (kept - 1) * self.head.rows * self.head.width)
-            counted.numbers += 3 * self.texts.count * kept * self.head.rows
-        self.batch_bytes = sum(map(_bytes_read_on_card, tensors))
-        self.states = _state_bytes(self.graph, self.texts, parts)
+        for head in self.head:
+            counted.add("head", 2 * self.texts.count * (kept - 1) * head.rows * head.width)
+            counted.numbers += 3 * self.texts.count * kept * head.rows
         self.work = FileWork(
             str(model.path),
             len(self.graph.layer_outputs),
-            max(part.nbytes for part in parts),
-            sum(map(bytes_on_device, tensors)),
-            sum(each.nbytes for each in tensors),
-            sum(each.rows * each.width for each in tensors if _is_decoded(each)),
-            max(self.states, default=0),
+            max(part.nbytes for part in segments(self.graph)),
+            bytes_of(self.weights),
+            sum(each.nbytes for each in self.weights),
+            sum(each.rows * each.width for each in self.weights if _is_decoded(each)),
+            bytes_between(self.graph, windows * options.n_ctx),
             counted.flop,
             counted.numbers,
         )
 
     @property
-    def head_bytes(self) -> int:
-        from runtime.graph.placement import bytes_on_device
+    def passes(self) -> int:
+        """Return how often weights are read, if they are streamed: hidden states of some texts at a time fit."""
+        from runtime.ahead import HOST_MEMORY
 
-        return 0 if self.head is None else bytes_on_device(self.head)
+        return math.ceil(self.work.state_bytes / HOST_MEMORY)
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Where a model's weights are. weights, values: bytes on the card at once. batches: of texts computed together."""
+
+    placement: str
+    weights: int
+    values: int
+    batches: int
+    alone: "tuple[Tensor, ...]" = ()
+    fits: bool = True
+
+
+def _placed(file: _Counted, memory: int) -> _Placed:
+    """Return where weights are with `memory` bytes of a card, as `runtime.device` decides it."""
+    from runtime.graph.placement import TOKENS, bytes_of, bytes_of_values, placed, tokens_at_once
+
+    count, length = file.texts.count, file.texts.length
+    together = min(
+        count, tokens_at_once(file.graph, length, (memory, memory), max(1, TOKENS // length), file.head) // length
+    )
+    values, batches = bytes_of_values(file.graph, together, length), math.ceil(count / together)
+    if file.work.weight_bytes + values <= memory:
+        return _Placed("resident", file.work.weight_bytes, values, batches)
+    try:
+        plan = placed(file.graph, memory, values)
+    except OptionError:
+        return _Placed("experts", file.work.layer_bytes, values, batches, fits=False)
+    parts, numbers = plan.segments, range(len(plan.segments))
+    weights = [part.most if plan.experts_ahead(number) else part.least for number, part in enumerate(parts)]
+    pairs = [parts[at].most + parts[at + 1].nbytes for at in numbers[:-1] if plan.loads_ahead(at)]
+    alone = tuple({id(each): each for part in parts for each in part.alone}.values())
+    placement = "experts" if alone else "layers"
+    return _Placed(placement, max(*weights, *pairs, bytes_of(file.head)), values, batches, alone)
 
 
 def _head_of(net: "RunningModel") -> Tensor:
@@ -234,60 +261,34 @@ def _on_card(card: Card, files: Sequence[_Counted], options: PlanOptions) -> Car
 
 
 def _of_file(card: Card, file: _Counted, options: PlanOptions) -> CardPlan:
-    from runtime.graph.placement import SHARE, segments
+    from runtime.graph.placement import SHARE
 
     memory = int((card.memory - RESERVED) * SHARE) if options.memory is None else options.memory
-    resident = file.file_bytes <= memory
-    parts = segments(file.graph, None if resident else memory // 2)
-    streamed = [part for part in parts if part.alone]
-    weights, waiting = file.file_bytes, 0
-    if not resident:
-        pairs = [sum(each.nbytes for each in parts[i : i + 2]) for i in range(len(parts))]
-        weights = max(pairs) + file.head_bytes + 2 * _largest_matrix(parts)
-        waiting = 2 * sum(file.states) + 2 * len(streamed) * max(file.states)  # once more before experts
-    once = sum(_bytes_read_on_card(each) for part in streamed for each in part.alone)
-    computed = 4 * file.work.numbers + once + file.batches * (file.batch_bytes - once)
+    place, work = _placed(file, memory), file.work
+    passes, waiting = 1, 0
+    if place.placement != "resident":
+        passes = file.passes
+        waiting = 2 * sum(file.states)
+        if place.alone:  # values wait before and after experts, too, whose tokens go up and down
+            waiting *= 3
+    once = sum(map(_bytes_read_on_card, place.alone))
+    read = once * passes + place.batches * (sum(map(_bytes_read_on_card, file.weights)) - once)
     seconds = {
-        "products": sum(file.work.flop.values()) / (card.rate(options.fast) * PRODUCTS_SHARE),
-        "bandwidth": computed / (card.bandwidth * MEMORY_SHARE),
-        "transfer": (file.work.weight_bytes + waiting) / (card.link * LINK_SHARE),
-        "disk": file.work.read_bytes / options.disk,
-        "decoding": _decoding(file.work, options),
+        "products": sum(work.flop.values()) / (card.rate(options.fast) * PRODUCTS_SHARE),
+        "bandwidth": (4 * work.numbers + read) / (card.bandwidth * MEMORY_SHARE),
+        "transfer": (passes * work.weight_bytes + waiting) / (card.link * LINK_SHARE),
+        "disk": passes * work.read_bytes / options.disk,
+        "decoding": passes * _decoding(work, options),
     }
     computing, reading = seconds["products"] + seconds["bandwidth"], seconds["disk"] + seconds["decoding"]
-    total = sum(seconds.values()) if resident else max(computing, seconds["transfer"], reading)
-    peak = weights + _activation_bytes(file) + RESERVED
-    placement = "resident" if resident else "experts" if streamed else "layers"
-    moved = file.work.weight_bytes + waiting
-    limit = max(seconds, key=lambda part: seconds[part])
-    return CardPlan(card.name, placement, moved, weights, peak, seconds, total, limit, peak <= card.memory)
+    overlaps = place.placement != "resident"
+    total = max(computing, seconds["transfer"], reading) if overlaps else sum(seconds.values())
+    peak, moved = place.weights + place.values + RESERVED, passes * work.weight_bytes + waiting
+    limit, fits = max(seconds, key=lambda part: seconds[part]), place.fits and peak <= card.memory
+    return CardPlan(card.name, place.placement, moved, place.weights, peak, seconds, total, limit, fits)
 
 
 def _decoding(work: FileWork, options: PlanOptions) -> float:
     """Return seconds for decoding weights, or copying those that are kept as stored."""
     processors = options.processors or os.cpu_count() or 1
     return work.decoded / (DECODED * processors) + (work.weight_bytes - 4 * work.decoded) / COPIED
-
-
-def _largest_matrix(parts: "Sequence[Segment]") -> int:
-    """Return the bytes of the largest expert that is moved alone, 0 if none is."""
-    from runtime.graph.placement import bytes_on_device
-
-    alone = (
-        bytes_on_device(each) // each.shape[0] for part in parts for each in part.tensors if each not in part.whole
-    )
-    return max(alone, default=0)
-
-
-def _activation_bytes(file: _Counted) -> int:
-    """Return the bytes of a batch's values on the card at most, with weights and scores in float32 for the time of an
-    operation.
-    """
-    from runtime.graph.work import live_numbers, scores_of
-
-    live = max(live_numbers(file.graph, file.batch))
-    scores = max((scores_of(node.operation, file.batch) for node in file.graph.nodes), default=0)
-    weights = (each.rows * each.width for node in file.graph.nodes for each in node.operation.weights())
-    widened = min(WIDENED, max(max(weights, default=0), 0 if file.head is None else file.head.rows * file.head.width))
-    logits = 0 if file.head is None else min(WIDENED, file.batch.count * file.batch.kept * file.head.rows)
-    return 4 * (live + max(3 * min(SCORES, scores), widened + 2 * logits))

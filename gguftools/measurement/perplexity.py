@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 TOKENS_AT_ONCE = 2048  # of several windows together: weights are decoded once for all of them
 VALUES_AT_ONCE = 1 << 23  # of the widest layer's: 32 MB, of which there are a few
-ON_DEVICE = 4096, 1 << 27  # the same on a device, where a pass widens each weight to float32
 
 Progress = Callable[[int, int, float], None]
 
@@ -110,7 +109,7 @@ def perplexity(
     if options.sparse:
         net.check_predictor()  # before anything is compiled
     plans = [windows(len(each.tokens), n_ctx, chunks=chunks, stride=options.stride) for each in read]
-    evaluate = _Evaluation(net, read, plans, windows_at_once(model, n_ctx, net.device is not None), progress)
+    evaluate = _Evaluation(net, read, plans, windows_at_once(model, n_ctx, net), progress)
     evaluate.begin()
     compile_seconds = _compiled(net, read, n_ctx)
     dense = evaluate()[0].perplexity if options.sparse and options.compare else None
@@ -237,16 +236,19 @@ class _Evaluation:
                 yield inputs if self.batch > 1 else inputs[0], plan.first
 
 
-def tokens_at_once(model: Model, tokens: int = TOKENS_AT_ONCE, values: int = VALUES_AT_ONCE) -> int:
+def tokens_at_once(model: Model) -> int:
     """Return how many tokens of windows run together, so that the values of the widest layer stay bounded."""
     widest = max((tensor.shape[-2] for tensor in model.tensors.values() if _is_of_layer(tensor)), default=1)
-    return min(tokens, values // widest)
+    return min(TOKENS_AT_ONCE, VALUES_AT_ONCE // widest)
 
 
-def windows_at_once(model: Model, n_ctx: int, on_device: bool = False) -> int:
-    """Return how many windows of n_ctx tokens run together, at least one."""
-    bounds = ON_DEVICE if on_device else (TOKENS_AT_ONCE, VALUES_AT_ONCE)
-    return max(1, tokens_at_once(model, *bounds) // n_ctx)
+def windows_at_once(model: Model, n_ctx: int, net: "RunningModel | None" = None) -> int:
+    """Return how many windows of n_ctx tokens run together, at least one. net: the model where it runs, as its device
+    decides.
+    """
+    if net is not None and net.device is not None:
+        return max(1, net.tokens_at_once(n_ctx) // n_ctx)
+    return max(1, tokens_at_once(model) // n_ctx)
 
 
 def _is_of_layer(tensor: Tensor) -> bool:

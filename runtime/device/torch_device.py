@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from quants.errors import OptionError
 from ..ahead import AheadOptions
 from ..arrays import Floats
 from ..graph.builder import Graph
-from ..graph.placement import SHARE, bytes_of_values, bytes_on_device, segments, weights_of
+from ..graph.placement import SHARE, TOKENS, bytes_of, bytes_of_values, tokens_at_once, weights_of
 from ..head import LazyLogits, Output
 from ..kv_cache import CacheType
 from ..layer import ForwardContext
@@ -29,9 +28,7 @@ from .precision import has_tf32, use_ieee_float32
 from .streaming import StreamOptions, stream
 from .weights import Weights
 
-TOKENS = 8192  # that are computed together at most on a GPU: more are no faster
 TOKENS_OF_PROCESSOR = 2048
-FEW_TOKENS = 2048  # fewer leave a device waiting for weights
 STATES_SHARE = 0.2  # of the memory: hidden states that stay between layers
 
 
@@ -40,15 +37,19 @@ class TorchDevice:
 
     name: "cuda", "mps", "xpu" or "cpu". title: its name for people, such as "cuda:0 (NVIDIA H200)". memory: bytes for
     weights and the values of a batch; None for no limit. fast: let products of matrices be TF32 where a pass does not
-    ask for exact ones.
+    ask for exact ones. models: how many have a part of the memory each; sharing: the devices of the others, whose
+    weights make room while this model's are read layer by layer.
     """
 
-    def __init__(self, device: torch.device, memory: int | None = None, fast: bool = False) -> None:
-        self.device, self.memory, self.fast, self.weights = device, memory, fast, Weights(device, memory)
+    def __init__(self, device: torch.device, memory: int | None = None, fast: bool = False, models: int = 1) -> None:
+        self.device, self.fast, self.whole = device, fast, memory
+        self.memory = None if memory is None else memory // models
+        self.weights = Weights(device, self.memory)
         self.weights.uses_tf32 = fast and has_tf32(device)
         self.name, self.title = device.type, _title(device)
         self._too_large: dict[tuple[int, int, int], tuple[Graph, bool]] = {}
         self._outputs: dict[str, Output] = {}
+        self.sharing: list[TorchDevice] = []
 
     def for_another(self) -> "TorchDevice":
         """Return the same device for a model that shares some weights with this one."""
@@ -62,7 +63,7 @@ class TorchDevice:
 
     def bytes_of(self, tensors: Iterable[Tensor]) -> int:
         """Return the bytes that weights take on the device."""
-        return sum(map(bytes_on_device, {id(each): each for each in tensors}.values()))
+        return bytes_of(tensors)
 
     def streams(self, tensors: Iterable[Tensor], values: int = 0) -> bool:
         """Return whether these weights do not fit, so that texts go through the model layer by layer. values: bytes of
@@ -73,31 +74,11 @@ class TorchDevice:
     def tokens_at_once(self, graph: Graph, length: int, weights: Sequence[Tensor] = ()) -> int:
         """Return how many tokens, of whole texts of this length, are best computed together. weights: that are needed
         besides the graph's.
-
-        Weights that fit stay on the device, else those of two layers, of one, or one expert after another: the first of
-        these that leaves room for FEW_TOKENS. At least one text; `stream` says if its values do not fit.
         """
         most = max(1, (TOKENS_OF_PROCESSOR if self.device.type == "cpu" else TOKENS) // length)
         if self.memory is None:
             return most * length
-        parts = segments(graph)
-        alone = segments(graph, 0)
-        pairs = (here.nbytes + after.nbytes for here, after in pairwise(parts))
-        choices = [
-            self.bytes_of([*weights_of(graph), *weights]),
-            max(pairs, default=0),
-            max(part.nbytes for part in parts),
-        ]
-        choices += [max(part.most for part in alone), max(part.least for part in alone)]
-        best = 1
-        for taken in choices:
-            count = most
-            while count > 1 and taken + bytes_of_values(graph, count, length) > self.memory:
-                count -= max(1, count // 8)
-            if count * length >= FEW_TOKENS:
-                return count * length
-            best = max(best, count)
-        return best * length
+        return tokens_at_once(graph, length, (self.memory, self.whole or self.memory), most, weights)
 
     def stream(
         self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]], options: AheadOptions | None = None
@@ -105,8 +86,18 @@ class TorchDevice:
         """Yield the graph's result for each pass and its input (tokens, width), reading each weight once."""
         options = options or AheadOptions()
         checkpoint = None if options.store is None else Checkpoint(options.store, options.store_every)
+        yield from self._alone(graph, passes, StreamOptions(self.whole, options.progress, checkpoint))
+
+    def _alone(
+        self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]], options: StreamOptions
+    ) -> Iterator[Floats]:
+        """Yield `stream`, which has all of the memory that models share."""
+        for other in self.sharing:
+            other.weights.keep_only(())
         with _explained(self.title):
-            yield from stream(graph, passes, self.weights, StreamOptions(self.memory, options.progress, checkpoint))
+            yield from stream(graph, passes, self.weights, options)
+        if self.sharing:
+            self.weights.keep_only(())
 
     def release(self) -> None:
         """Drop all weights, which are moved to the device again when they are read."""
@@ -121,7 +112,8 @@ class TorchDevice:
         self.weights.copies.threads = forward.threads
         with _explained(self.title):
             if self._is_too_large(graph, forward.texts, forward.length):
-                return next(stream(graph, [(forward, x)], self.weights, StreamOptions(self.memory, hooks=hooks)))
+                (result,) = self._alone(graph, [(forward, x)], StreamOptions(self.whole, hooks=hooks))
+                return result
             return run(graph, forward, x, self.weights, hooks)
 
     def _is_too_large(self, graph: Graph, texts: int, length: int) -> bool:
@@ -213,7 +205,7 @@ def torch_device(name: str, memory: int | None = None, *, fast: bool = False, mo
         raise OptionError(f"torch finds no device {name!r} here", hint=f"there are: {', '.join(names)}")
     device = torch.device(wanted)
     memory = _free_memory(device) if memory is None else memory
-    return TorchDevice(device, None if memory is None else memory // models, fast)
+    return TorchDevice(device, memory, fast, models)
 
 
 def _title(device: torch.device) -> str:

@@ -17,6 +17,7 @@ from gguftools.measurement.cards import CARDS, card_named
 from gguftools.measurement.device_plan import PlanOptions, device_plan
 from quants import Tensor
 from quants.errors import OptionError
+from runtime.model import RunningModel
 from tests import absent_keys
 from tests.conftest import ROOT
 
@@ -48,7 +49,7 @@ def test_experts_are_streamed_where_a_layer_does_not_fit():
     assert work.layer_bytes > 22 * GB
     assert work.weight_bytes == pytest.approx(1340 * GB, rel=0.01)
     assert (card.placement, card.limit, card.fits) == ("experts", "disk", True)
-    assert card.memory_bytes < 12 * GB
+    assert card.memory_bytes < 15 * GB
     assert card.total == pytest.approx(card.seconds["disk"] + card.seconds["decoding"])
     active = 37e9 * 2 * 51200  # of the published model's parameters
     assert work.flop["products"] + work.flop["experts"] == pytest.approx(active, rel=0.1)
@@ -134,15 +135,18 @@ def test_no_torch_is_imported():
 @pytest.mark.device
 @pytest.mark.parametrize(
     ("name", "memory", "placement"),
-    [("small", None, "resident"), ("small", 7 << 20, "layers"), ("small-experts", 20 << 20, "layers")],
+    [
+        ("small", None, "resident"),
+        ("small", 42 << 20, "layers"),
+        ("small-experts", 50 << 20, "layers"),
+        ("small-experts", 40 << 20, "experts"),
+    ],
 )
-def test_beside_a_run(name: str, memory: int | None, placement: str, monkeypatch: pytest.MonkeyPatch):
+def test_beside_a_run(name: str, memory: int | None, placement: str):
     """Weights are read once, and no more of them are on the device at a time than planned."""
     from runtime.device.torch_device import torch_device
-    from runtime.device.weights import Weights
-    from runtime.model import RunningModel
 
-    read, peak, put = [0], [0], Weights.put
+    read, model = [0], synthetic_model(name)
 
     def counted(tensor: Tensor) -> Tensor:
         def rows(start: int, stop: int) -> Any:
@@ -151,24 +155,20 @@ def test_beside_a_run(name: str, memory: int | None, placement: str, monkeypatch
 
         return replace(tensor, read=rows)
 
-    def watched(self: Any, *given: Any, **options: Any) -> Any:
-        result = put(self, *given, **options)
-        peak[0] = max(peak[0], self.nbytes)
-        return result
-
-    monkeypatch.setattr(Weights, "put", watched)
-    model = synthetic_model(name)
-    net = RunningModel(model.metadata, {each: counted(tensor) for each, tensor in model.tensors.items()})
-    net.device = torch_device("cpu", memory)
+    net = RunningModel(model.metadata, {each: counted(tensor) for each, tensor in model.tensors.items()}, threads=2)
+    net.device = device = torch_device("cpu", memory)
     read[0] = 0
-    batches = np.random.default_rng(1).integers(0, 2000, (3, 2, 64))
-    net.prepare([(ids, 32) for ids in batches])
-    for ids in batches:
-        net.lazy_logits(ids, 32).losses(ids[:, 33:])
+    ids = np.random.default_rng(1).integers(0, 2000, (6, 64))
+    size = max(1, net.tokens_at_once(64) // 64)
+    batches = [ids[start : start + size] for start in range(0, len(ids), size)]
+    with net.prepare([(batch, 32) for batch in batches]):
+        for batch in batches:
+            net.lazy_logits(batch, 32).losses(batch[:, 33:])
     options = PlanOptions(n_ctx=64, memory=memory or 1 << 40)
-    planned = device_plan([model], 6, [card_named("T4")], options)
+    planned = device_plan([model], len(ids), [card_named("T4")], options)
     card = planned.cards[0]
     assert card.placement == placement
-    rows = model.tensors["token_embd.weight"].row_bytes * batches.size
+    rows = model.tensors["token_embd.weight"].row_bytes * ids.size
     assert read[0] - rows == pytest.approx(planned.files[0].read_bytes, rel=0.02)
-    assert card.weight_bytes / 3 < peak[0] < 1.05 * card.weight_bytes
+    assert device is not None
+    assert card.weight_bytes / 3 < device.weights.peak < 1.05 * card.weight_bytes
