@@ -1,27 +1,32 @@
 """Batches of texts that are computed ahead, layer by layer, in groups whose values fit in the host's memory."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from numpy.typing import NDArray
 
 from .arrays import Floats, Ids
 from .layer import ForwardContext
 
 HOST_MEMORY = 4 << 30
+Progress = Callable[[int, int], None]  # layers done, of how many
 Key = tuple[bytes, int, bool]
 Result = tuple[ForwardContext, Floats]
 
 
-class Checkpoint(Protocol):
-    """A file that keeps an unfinished pass: see `runtime.device.checkpoint`."""
+class Store(Protocol):
+    """A file that keeps an unfinished pass. name: of the file, for messages."""
 
-    def begin(self, texts: Sequence[Ids], later: Sequence[Sequence[Ids]]) -> None:
-        """Say which texts are next, and which come in later passes."""
+    name: str
+
+    def load(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
+        """Return what was saved last, JSON's types and arrays; None for nothing."""
         ...
 
-    def remove(self) -> None:
-        """Remove the file: its pass is done and used."""
+    def save(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Save these in place of what was saved before."""
         ...
 
 
@@ -29,13 +34,14 @@ class Checkpoint(Protocol):
 class AheadOptions:
     """How batches are computed ahead.
 
-    progress: called after each layer with (layers done, of how many, of all groups). checkpoint: keeps the group that
-    is being computed. host_memory: bytes for values that wait between two layers; they decide how many batches are a
-    group.
+    progress: called after each layer with (layers done, of how many, of all groups). store: keeps the group that is
+    being computed, so that it goes on where it was killed; store_every: seconds between two writes. host_memory: bytes
+    for values that wait between two layers; they decide how many batches are a group.
     """
 
-    progress: Callable[[int, int], None] | None = None
-    checkpoint: Checkpoint | None = None
+    progress: Progress | None = None
+    store: Store | None = None
+    store_every: float = 60.0
     host_memory: int = HOST_MEMORY
 
 
@@ -54,7 +60,7 @@ class AheadBatch:
         return self.ids.tobytes(), self.first, self.exact
 
 
-Compute = Callable[[Sequence[AheadBatch], Callable[[int, int], None] | None], Iterator[Result]]
+Compute = Callable[[Sequence[AheadBatch], Progress | None], Iterator[Result]]
 
 
 class Ahead:
@@ -84,16 +90,12 @@ class Ahead:
 
     def _compute_group(self) -> None:
         self._results.clear()
-        group, checkpoint = self._groups.popleft(), self._options.checkpoint
-        if checkpoint is not None:
-            if self._done:
-                checkpoint.remove()
-            checkpoint.begin([each.ids for each in group], [[each.ids for each in later] for later in self._groups])
+        group = self._groups.popleft()
         for batch, result in zip(group, self._compute(group, self._progress()), strict=True):
             self._results.setdefault(batch.key, deque()).append(result)
         self._done += 1
 
-    def _progress(self) -> Callable[[int, int], None] | None:
+    def _progress(self) -> Progress | None:
         report, done, count = self._options.progress, self._done, self._count
         if report is None:
             return None
@@ -107,9 +109,7 @@ class Ahead:
     def __enter__(self) -> "Ahead":
         return self
 
-    def __exit__(self, error_type: type[BaseException] | None, *details: Any) -> None:
-        if error_type is None and self._options.checkpoint is not None and not self._groups and self._done:
-            self._options.checkpoint.remove()
+    def __exit__(self, *details: object) -> None:
         self.close()
 
 

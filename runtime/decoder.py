@@ -1,6 +1,7 @@
 """Run all layers of a model over whole texts: its graph (`runtime.graph`), run by the executor for texts."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,11 +45,18 @@ def whole_graph_of(network: Network) -> Graph:
 
 
 def through_layer(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """Return a layer's output for the input x, which stays as it is. The layer may have other tensors than the
-    network's own.
+    """Return a layer's output for the input x, which stays as it is: of an array, or of states of the pass's device.
+
+    The layer may have other tensors than the network's own.
     """
     forward.first = 0
-    return _finished(run(layers.layer_graph(forward.network, layer, x.shape[1:]), forward, x), x)
+    graph = layers.layer_graph(forward.network, layer, x.shape[1:])
+    if forward.device is not None and not isinstance(x, np.ndarray):  # states of the device
+        through: Floats = forward.device.through(
+            replace(graph, checked={graph.output.number: layer.prefix}), forward, x
+        )
+        return through
+    return _finished(run(graph, forward, x), x)
 
 
 def through_block_layer(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:

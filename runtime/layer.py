@@ -139,10 +139,12 @@ class Network:
 
 
 class Device(Protocol):
-    """What computes passes elsewhere than in numpy: see `runtime.device`. title: its name for people. memory: bytes for
-    weights, None for no limit.
+    """What computes passes elsewhere than in numpy: see `runtime.device`.
+
+    name: "cuda", "mps", "xpu" or "cpu". title: its name for people. memory: bytes for weights; None for no limit.
     """
 
+    name: str
     title: str
     memory: int | None
 
@@ -173,14 +175,10 @@ class Device(Protocol):
         ...
 
     def stream(
-        self,
-        graph: Any,
-        passes: "Sequence[tuple[ForwardContext, Floats]]",
-        progress: Any = None,
-        checkpoint: Any = None,
+        self, graph: Any, passes: "Sequence[tuple[ForwardContext, Floats]]", options: Any = None
     ) -> Iterator[Floats]:
-        """Yield the graph's result for each pass and its input (tokens, width), reading each weight once. progress,
-        checkpoint: as of `runtime.ahead.AheadOptions`.
+        """Yield the graph's result for each pass and its input (tokens, width), reading each weight once. options:
+        `runtime.ahead.AheadOptions`.
         """
         ...
 
@@ -192,6 +190,26 @@ class Device(Protocol):
 
     def logits(self, logits: Any, output: Any) -> Any:
         """Return lazy logits that are computed there. output: `runtime.head.Output`."""
+        ...
+
+    def states(self, x: Floats, nbytes: int) -> Any:
+        """Return hidden states as `through` takes them. nbytes: of all states that are kept at once."""
+        ...
+
+    def through(self, graph: Any, forward: "ForwardContext", x: Any) -> Any:
+        """Return the graph's result for `states`, as states."""
+        ...
+
+    def drop(self, tensors: Iterable[Tensor]) -> None:
+        """Release weights."""
+        ...
+
+    def for_another(self) -> "Device":
+        """Return the same device for a model that shares some weights with this one."""
+        ...
+
+    def hessians(self, threads: int, columns: int) -> Any:
+        """Return empty `runtime.hessians.Hessians` that are summed there."""
         ...
 
 

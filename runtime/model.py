@@ -604,7 +604,7 @@ class RunningModel:
             with one_thread():
                 passes.append((forward, forward.finite("token_embd.weight", embed(forward, forward.tokens))))
         graph = decoder.graph_of(self.network, self.sparsity is not None)
-        results = self.device.stream(graph, passes, progress, options.checkpoint)
+        results = self.device.stream(graph, passes, replace(options, progress=progress))
         for (forward, _), x in zip(passes, results, strict=True):
             yield forward, x
 

@@ -83,7 +83,7 @@ def _attention(context: DeviceContext, o: op.Attention, read: Values) -> torch.T
     forward, own, q = context.forward, o.own, read(o.q)
     k, v = context.cached(o.layer.index, read(o.k), read(o.v))
     _observe_mixed(context, o, read(o.x), q, k)
-    if any(other.kv_source_layer == o.layer.index for other in forward.hparams.layers):
+    if o.layer.index in context.once("sources", lambda: {each.kv_source_layer for each in forward.hparams.layers}):
         forward.shared_keys[o.layer.index] = k, v
     keys = keys_of_text(context, k)
     if o.chosen is not None:
@@ -147,15 +147,13 @@ def _observe_mixed(context: DeviceContext, o: op.Attention, x: torch.Tensor, q: 
         own.attention_scale,
         softcap=context.hparams.attention_softcap,
     )
-    queries = q.unflatten(0, (texts, -1))[:, rows]
-    sinks = context.weights.array(o.layer, "attn_sinks.weight")
-    for text in range(texts):
-        of_text = slice(text * context.length, (text + 1) * context.length)
-        for g in range(k.shape[1]):
-            mine = slice(g * group, (g + 1) * group)
-            seen_here = seen if sinks is None else replace(seen, sinks=sinks[mine])
-            mixed = attend(queries[text, :, mine], k[of_text, g : g + 1], x[of_text, None], 1, seen_here)
-            forward.observe_values(*read_by, context.host(mixed.flatten(0, 1)))
+    queries = q.unflatten(0, (texts, -1))[:, rows].flatten(0, 1)
+    sinks, parts = context.weights.array(o.layer, "attn_sinks.weight"), []
+    for g in range(k.shape[1]):
+        mine = slice(g * group, (g + 1) * group)
+        seen_here = seen if sinks is None else replace(seen, sinks=sinks[mine])
+        parts.append(attend(queries[:, mine], k[:, g : g + 1], x[:, None], texts, seen_here).flatten(0, 1))
+    context.observe_values(*read_by, torch.cat(parts))
 
 
 def _distance_penalties(

@@ -11,7 +11,6 @@ from quants import Tensor
 
 from ..layer import IMAGE_WEIGHTS, ForwardContext, Layer
 from .cache import DeviceCache
-from .importance import observer_of
 from .precision import tf32_products
 from .weights import Weights, product
 
@@ -34,6 +33,10 @@ class DeviceContext:
         if name not in self._once:
             self._once[name] = make()
         return self._once[name]
+
+    def share(self, other: "DeviceContext") -> None:
+        """Use what is made once for another pass, over as many texts of the same length, none of which has images."""
+        self._once = other._once
 
     def tensor(self, values: Any) -> torch.Tensor:
         """Return an array of the host on the device: float32, or int64 as it is."""
@@ -104,11 +107,19 @@ class DeviceContext:
         observe = self.forward.observe
         if observe is None:
             return
-        importance = observer_of(observe)
-        if importance is not None:
-            importance.observe_tensor(tensor.name, x, expert, experts)
+        owner: Any = getattr(observe, "__self__", None)
+        if hasattr(owner, "observe_tensor"):
+            owner.observe_tensor(tensor.name, x, expert, experts)
         else:
             observe(tensor.name, self.host(x), expert, experts)
+
+    def observe_values(self, name: str, first_row: int, mixed: torch.Tensor) -> None:
+        """Call the observer of values with their inputs as attention mixes them."""
+        observe = self.forward.observe_values
+        if observe is None:
+            return
+        takes_tensors = hasattr(getattr(observe, "__self__", None), "observe_tensor")
+        observe(name, first_row, mixed if takes_tensors else self.host(mixed))
 
     def norm(self, layer: Layer, role: str, x: torch.Tensor, eps: float = 0.0) -> torch.Tensor:
         """Return the norm `role` over the last axis; x itself if the layer has no such norm. eps: 0 for the model's."""
@@ -133,10 +144,6 @@ class DeviceContext:
             ("rope", own.rope_base, own.rope_scaled, own.rope_width), made
         )
         return angles
-
-    def forget_made(self) -> None:
-        """Release what `once` made, which is made again when it is needed."""
-        self._once.clear()
 
     @property
     def cache(self) -> DeviceCache | None:

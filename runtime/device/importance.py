@@ -1,16 +1,19 @@
 """Sums of the inputs of products on a device, for the importance matrix."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..arrays import Doubles
 from ..importance import Importance, Sums
 
 BLOCK = 64  # rows that are summed in float32 where reductions in float64 are slow or missing
 WAITING = 1 << 24  # numbers of block sums that wait on a device without float64, at most
+PARTS = ("squares", "inputs", "counts")  # of `Sums`
 Key = tuple[tuple[str, ...], int, int]  # names of the weights that share inputs, expert, of how many
 
 
@@ -68,14 +71,34 @@ class DeviceImportance(Importance):
         self._blocks.clear()
         self._waiting = 0
 
-    @torch.inference_mode()  # type: ignore[untyped-decorator]
     def rest(self) -> None:
         """Move the sums so far to the host; they are continued if more inputs come."""
-        self._add_last()
-        self._add_blocks()
-        for key, sums in self._sums.items():
-            self._resting[key] = sums.cpu().numpy()
+        with torch.inference_mode():
+            self._add_last()
+            self._add_blocks()
+            for key, sums in self._sums.items():
+                self._resting[key] = sums.cpu().numpy()
         self._sums.clear()
+
+    def kept(self) -> tuple[list[Any], dict[str, NDArray[Any]]]:
+        """Return the sums so far to be stored: a list of what they are of, as JSON has it, and arrays by name."""
+        self.rest()
+        places, arrays = list[Any](), dict[str, NDArray[Any]]()
+        for number, (key, sums) in enumerate(self._resting.items()):
+            places.append([*key, self._counts[key]])
+            arrays[f"device.{number}"] = sums
+        for name, mine in self.sums.items():
+            arrays |= {f"{part}.{name}": getattr(mine, part) for part in PARTS}
+        return places, arrays
+
+    def restore(self, places: list[Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Replace the sums by stored ones."""
+        self._last, self._sums, self._blocks, self._waiting = None, {}, [], 0
+        keys = [((tuple(names), expert, experts), count) for names, expert, experts, count in places]
+        self._counts = dict(keys)
+        self._resting = {key: arrays[f"device.{number}"] for number, (key, _) in enumerate(keys)}
+        own = [name.partition(".")[2] for name in arrays if name.startswith(f"{PARTS[0]}.")]
+        self.sums = {name: Sums(*(arrays[f"{part}.{name}"] for part in PARTS)) for name in own}
 
     def finish(self) -> dict[str, Sums]:
         """Return the sums, moved to the host."""

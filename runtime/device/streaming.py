@@ -6,19 +6,21 @@ the host's memory. While a layer computes, a thread of the host decodes the next
 as are the values of the next batch.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from quants import Tensor
 
+from ..ahead import Progress
 from ..arrays import Floats
 from ..graph.builder import Graph
 from ..graph.placement import Placement, Segment, bytes_of_values, placed, read_after, stacked_weights
 from ..layer import ForwardContext
+from .checkpoint import Checkpoint
 from .context import DeviceContext
 from .executor import Hook, Run
 from .expert_streaming import through_experts
@@ -27,12 +29,6 @@ from .kept import exchange
 from .transfers import StateCopies, wait
 from .weights import Weights
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .checkpoint import Checkpoint
-
-Progress = Callable[[int, int], None]  # layers done, of how many
 Loaded = list[tuple[Tensor, torch.Tensor]]
 
 
@@ -47,8 +43,8 @@ class StreamOptions:
 
     memory: int | None = None
     progress: Progress | None = None
-    checkpoint: "Checkpoint | None" = None
-    hooks: "Mapping[int, Hook] | None" = None
+    checkpoint: Checkpoint | None = None
+    hooks: Mapping[int, Hook] | None = None
 
 
 def stream(
@@ -71,9 +67,7 @@ def stream(
     plan = _with_room(graph, weights, options.memory, values)
     weights.copies.threads = most.threads
     with torch.inference_mode():
-        runs = [Run(graph, DeviceContext(forward, weights)) for forward, _ in batches]
-        for run, (_, x) in zip(runs, batches, strict=True):
-            run.supply(torch.from_numpy(x), options.hooks)
+        runs = _begun(graph, batches, weights, options)
         before = weights.kept()
         try:
             _Pass(runs, plan, weights, options).run()
@@ -83,6 +77,20 @@ def stream(
         result: Floats = run.result.cpu().numpy()
         run.values.clear()
         yield result
+
+
+def _begun(
+    graph: Graph, batches: Sequence[tuple[ForwardContext, Floats]], weights: Weights, options: StreamOptions
+) -> list[Run]:
+    """Return runs before their first layer; those over texts of one shape share their angles and masks."""
+    runs, alike = list[Run](), dict[tuple[int, int], DeviceContext]()
+    for forward, x in batches:
+        context = DeviceContext(forward, weights)
+        if not forward.images:
+            context.share(alike.setdefault((forward.texts, forward.length), context))
+        runs.append(Run(graph, context))
+        runs[-1].supply(torch.from_numpy(x), options.hooks)
+    return runs
 
 
 def _with_room(graph: Graph, weights: Weights, memory: int | None, values: int) -> Placement:
@@ -126,8 +134,6 @@ class _Pass:
                 computed = self.weights.copies.side.mark_computing()
                 self.weights.keep_only(before)
                 self._end_segment(number, segment)
-        if checkpoint is not None:
-            checkpoint.remove()
 
     def _begin_loading(self, pool: ThreadPoolExecutor, number: int, current: int | None, after: Any) -> Any:
         """Begin to load a segment's weights: to the device if they fit next to those of the current segment, else
@@ -181,7 +187,6 @@ class _Pass:
                 del run.values[forgotten]
             if len(runs) > 1:
                 exchange(run, states.down)
-                run.context.forget_made()
         if len(runs) > 1:
             states.finish()
             for run in runs:

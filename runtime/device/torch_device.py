@@ -5,11 +5,13 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 
 from quants import Tensor
 from quants.errors import OptionError
 
+from ..ahead import AheadOptions
 from ..arrays import Floats
 from ..graph.builder import Graph
 from ..graph.placement import SHARE, bytes_of_values, bytes_on_device, segments, weights_of
@@ -18,30 +20,41 @@ from ..kv_cache import CacheType
 from ..layer import ForwardContext
 from ..products.precision import Precision
 from .cache import DeviceCache
-from .executor import Hook, run
+from .checkpoint import Checkpoint
+from .context import DeviceContext
+from .executor import Hook, Run, run
+from .hessians import DeviceHessians
 from .logits import DeviceLogits
 from .precision import has_tf32, use_ieee_float32
-from .streaming import Progress, StreamOptions, stream
+from .streaming import StreamOptions, stream
 from .weights import Weights
 
 TOKENS = 8192  # that are computed together at most on a GPU: more are no faster
 TOKENS_OF_PROCESSOR = 2048
 FEW_TOKENS = 2048  # fewer leave a device waiting for weights
+STATES_SHARE = 0.25  # of the memory for weights: hidden states that stay between layers
 
 
 class TorchDevice:
     """Where the passes of one model are computed.
 
-    title: its name for people, such as "cuda:0 (NVIDIA H200)". memory: bytes for weights and the values of a
-    batch; None for no limit. fast: let products of matrices be TF32 where a pass does not ask for exact ones.
+    name: "cuda", "mps", "xpu" or "cpu". title: its name for people, such as "cuda:0 (NVIDIA H200)". memory: bytes for
+    weights and the values of a batch; None for no limit. fast: let products of matrices be TF32 where a pass does not
+    ask for exact ones.
     """
 
     def __init__(self, device: torch.device, memory: int | None = None, fast: bool = False) -> None:
         self.device, self.memory, self.fast, self.weights = device, memory, fast, Weights(device, memory)
         self.weights.uses_tf32 = fast and has_tf32(device)
-        self.title = _title(device)
+        self.name, self.title = device.type, _title(device)
         self._too_large: dict[tuple[int, int, int], tuple[Graph, bool]] = {}
         self._outputs: dict[str, Output] = {}
+
+    def for_another(self) -> "TorchDevice":
+        """Return the same device for a model that shares some weights with this one."""
+        other = TorchDevice(self.device, self.memory, self.fast)
+        other.weights = self.weights
+        return other
 
     def products(self, precision: Precision) -> str:
         """Return in words how products of matrices are computed."""
@@ -87,18 +100,13 @@ class TorchDevice:
         return best * length
 
     def stream(
-        self,
-        graph: Graph,
-        passes: Sequence[tuple[ForwardContext, Floats]],
-        progress: Progress | None = None,
-        checkpoint: Any = None,
+        self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]], options: AheadOptions | None = None
     ) -> Iterator[Floats]:
-        """Yield the graph's result for each pass and its input (tokens, width), reading each weight once.
-
-        progress: called with (layers done, of how many). checkpoint: a `Checkpoint`, to go on after a kill.
-        """
+        """Yield the graph's result for each pass and its input (tokens, width), reading each weight once."""
+        options = options or AheadOptions()
+        checkpoint = None if options.store is None else Checkpoint(options.store, options.store_every)
         with _explained(self.title):
-            yield from stream(graph, passes, self.weights, StreamOptions(self.memory, progress, checkpoint))
+            yield from stream(graph, passes, self.weights, StreamOptions(self.memory, options.progress, checkpoint))
 
     def release(self) -> None:
         """Drop all weights, which are moved to the device again when they are read."""
@@ -131,6 +139,34 @@ class TorchDevice:
         output = self._outputs.setdefault(output.weight.name, output)  # the same tensor each time, to keep it there
         fields = logits.x, output.weight, logits.finish, logits.threads, logits.precision, logits.profile
         return DeviceLogits(*fields, logits.streams, weights=self.weights, output=output, memory=self.memory)
+
+    def states(self, x: Floats, nbytes: int) -> torch.Tensor:
+        """Return hidden states as `through` takes them: on the device if all of them take a small share of its memory.
+
+        nbytes: of all states that are kept at once.
+        """
+        values: Any = np.ascontiguousarray(x)
+        fits = self.memory is None or nbytes < STATES_SHARE * self.memory
+        return torch.from_numpy(values).to(self.device if fits else "cpu")
+
+    def through(self, graph: Graph, forward: ForwardContext, x: torch.Tensor) -> torch.Tensor:
+        """Return the graph's result for `states`, where these are."""
+        with torch.inference_mode():
+            computing = Run(graph, DeviceContext(forward, self.weights))
+            computing.supply(x.to(self.device))
+            computing.advance(len(graph.nodes))
+            result: torch.Tensor = computing.result.to(x.device)
+        return result
+
+    def drop(self, tensors: Iterable[Tensor]) -> None:
+        """Release weights."""
+        dropped = list(tensors)
+        outputs = [self._outputs.pop(each.name).weight for each in dropped if each.name in self._outputs]
+        self.weights.drop([*dropped, *outputs])
+
+    def hessians(self, threads: int, columns: int) -> DeviceHessians:
+        """Return empty sums of the inputs of products, on the device. columns: maximum block size."""
+        return DeviceHessians(threads, columns, device=self.device)
 
 
 @contextmanager
