@@ -83,7 +83,7 @@ def _attention(context: DeviceContext, o: op.Attention, read: Values) -> torch.T
     forward, own, q = context.forward, o.own, read(o.q)
     k, v = context.cached(o.layer.index, read(o.k), read(o.v))
     _observe_mixed(context, o, read(o.x), q, k)
-    if any(other.kv_source_layer == o.layer.index for other in forward.hparams.layers):
+    if o.layer.index in context.once("sources", lambda: {each.kv_source_layer for each in forward.hparams.layers}):
         forward.shared_keys[o.layer.index] = k, v
     keys = keys_of_text(context, k)
     if o.chosen is not None:
