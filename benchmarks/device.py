@@ -28,12 +28,14 @@ from benchmarks.synthetic_models import SHAPES, synthetic_model
 from gguftools import DeviceOptions, DivergenceOptions, ImatrixOptions, PerplexityOptions
 from gguftools.calibration.texts import Calibration
 from gguftools.measurement.cards import CARDS, GIB, Card
-from gguftools.measurement.device_plan import MEMORY_SHARE, CardPlan, PlanOptions, device_plan
+from gguftools.measurement.device_plan import MEMORY_SHARE, RESERVED, CardPlan, PlanOptions, device_plan
 from gguftools.measurement.texts import named_texts
+from runtime.graph.placement import SHARE, bytes_of
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 N_CTX, WINDOWS, FEW = 512, 200, 20  # 200 windows are 102,400 tokens
 GOALS = {"resident": 0.5, "streamed": 0.4}  # share of the measured peak
+BYTES_OF_VALUES = 3e9  # of a batch, next to the weights
 IMATRIX_GOAL = 1.15  # times the time of perplexity
 TABLE = {"8B": "llama-3.1-8b", "32B": "qwen3-32b", "70B": "llama-3-70b", "671B, experts": "deepseek-v3-671b"}
 
@@ -317,9 +319,7 @@ def _work(run: Run, name: str, placement: str, fast: bool, memory: int | None) -
 
 
 def _bytes_of(name: str) -> int:
-    from runtime.graph.placement import bytes_on_device
-
-    return sum(map(bytes_on_device, synthetic_model(name, empty=True).tensors.values()))
+    return bytes_of(synthetic_model(name, empty=True).tensors.values())
 
 
 def run_all(run: Run) -> None:
@@ -343,8 +343,9 @@ def card_table(cards: Sequence[Card] = CARDS) -> tuple[list[str], list[list[str]
     rows = []
     for number, card in enumerate(cards):
         cells = [_cell(*(plan.cards[number] for plan in both)) for both in plans]
-        rows.append([card.name, f"{card.memory / GIB:.0f} GiB", *cells])
-    return ["card", "memory", *TABLE], rows
+        stays = int(((card.memory - RESERVED) * SHARE - BYTES_OF_VALUES) / 2e9)
+        rows.append([card.name, f"{card.memory / GIB:.0f} GiB", f"{stays}B", *cells])
+    return ["card", "memory", "stays on it", *TABLE], rows
 
 
 def _cell(exact: CardPlan, fast: CardPlan) -> str:
