@@ -45,7 +45,7 @@ class DeviceChoice:
 class PlanChoice:
     """Whether a measurement is only planned, and for which card."""
 
-    plan: Annotated[bool, "Estimate memory and time of graphics cards; run nothing."] = False
+    plan: Annotated[bool, "Only estimate what it takes: memory and time of graphics cards."] = False
     card: Annotated[
         str | None, Option(metavar="CARD", help='With --plan: a card, e.g. "RTX 4090" (default: all that are known).')
     ] = None

@@ -21,7 +21,7 @@ SHARED: Mapping[str, Any] = {
     "threads": Option("--threads", "-t", "-j", min=1, help="CPU threads (default: all cores)."),
     "workers": Option("--workers", min=1, help="Share the work among this many local processes."),
     "scheduler": "Share the work with the workers of a Dask scheduler, e.g. tcp://host:8786.",
-    "plan": "Estimate bytes, requests, memory, hours and cost; write nothing.",
+    "plan": "Only estimate what it takes: bytes, requests, memory, hours and cost.",
     "rate": "With --plan: bytes per second that one worker reads or writes, e.g. 200M.",
     "prices": "With --plan: price table (JSON).",
     "memory": "Memory limit for tensors in flight, e.g. 512M.",
