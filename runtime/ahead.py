@@ -19,7 +19,8 @@ Result = tuple[ForwardContext, Floats]
 class Store(Protocol):
     """A file that keeps an unfinished pass. name: of the file, for messages."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def load(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
         """Return what was saved last, JSON's types and arrays; None for nothing."""

@@ -142,11 +142,13 @@ class Device(Protocol):
     """What computes passes elsewhere than in numpy: see `runtime.device`.
 
     name: "cuda", "mps", "xpu" or "cpu". title: its name for people. memory: bytes for weights; None for no limit.
+    sharing: devices of other models, each with a part of the same memory.
     """
 
     name: str
     title: str
     memory: int | None
+    sharing: list[Any]
 
     def products(self, precision: Precision) -> str:
         """Return in words how products of matrices are computed."""

@@ -93,9 +93,9 @@ def mtp_forward(forward: ForwardContext, hidden: Floats, following: Ids) -> Lazy
     weight = layer.need(name) if name in layer else None
     if weight is not None and forward.observe:
         forward.observe(weight.name, x, 0, 1)
-    finish = output.finish(forward.threads)
     output = output if weight is None else replace(output, weight=weight)
-    logits = LazyLogits(x, output.weight, finish, forward.threads, forward.precision, forward.profile, forward.streams)
+    finish, own_weight = output.finish(forward.threads), output.weight
+    logits = LazyLogits(x, own_weight, finish, forward.threads, forward.precision, forward.profile, forward.streams)
     return logits if forward.device is None else forward.device.logits(logits, output)
 
 

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING
 
 from quants import Tensor
 
+from ..measurement.perplexity import windows_at_once
+from ..models.model import Model
+
 if TYPE_CHECKING:
     from runtime.layer import Device
+    from runtime.model import RunningModel
 
 DEFAULT_MEMORY = 8_000_000_000
 MIN_COLUMNS = 256  # columns that always stand together: blocks of all formats fit
@@ -21,7 +25,8 @@ AT_ONCE = 2  # triangles that are found at a time, however many threads there ar
 # experts the mean of all instead; while triangles are found, each of them.
 SUMS, DRIFTS, OWN, TRIANGLE = 2, 2, 2 * 8 + 2 * 4 + 3 * 4 + 4, 28
 OF_SUMS, OF_SUMS_ON_DEVICE = 4, 8  # bytes of a number of the sums
-DEVICE_SHARE = 0.5  # of a device's memory for weights that matrices may take
+DEVICE_SHARE = 0.4  # of a device's memory that matrices may take
+VALUES_SHARE = 0.25  # that the values of windows that run together may take
 
 
 def columns_within(memory: int, tensors: Iterable[Tensor], of_sums: int = OF_SUMS) -> int:
@@ -51,3 +56,16 @@ def columns_on(device: "Device | None", memory: int, tensors: Iterable[Tensor]) 
         return columns_within(memory, tensors)
     limit = memory if device.memory is None else min(memory, int(DEVICE_SHARE * device.memory))
     return columns_within(limit, tensors, OF_SUMS_ON_DEVICE)
+
+
+def windows_on(net: "RunningModel", model: Model, n_ctx: int) -> int:
+    """Return how many windows of n_ctx tokens run together through a layer, at least one."""
+    from runtime.decoder import graph_of
+    from runtime.graph.placement import bytes_of_values
+
+    count = windows_at_once(model, n_ctx, net)
+    if net.device is not None and net.device.memory is not None:
+        graph, room = graph_of(net.network), VALUES_SHARE * net.device.memory
+        while count > 1 and bytes_of_values(graph, count, n_ctx) > room:
+            count //= 2
+    return count

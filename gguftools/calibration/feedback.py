@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from quants import Format
 from quants.arguments import thread_count
 
-from ..measurement.perplexity import windows_at_once
 from ..models.devices import running_on
 from ..models.model import Model
 from ..quantization.planning import Planned, PrunedModel
 from ..writing.items import Item
 from ..writing.options import WriteOptions
 from ..writing.row_blocks import Progress
-from .bounds import columns_on
+from .bounds import columns_on, windows_on
 from .choosing import Chosen, Piece, choose, combined, pieces_of
 from .computed import Computed, computed_for
 from .encoded import Encoded
@@ -71,7 +70,7 @@ def encode_layers(
     """
     threads, progress = thread_count(write.threads), write.progress or (lambda *_: None)
     net = running_on(calibration.device, layers.metadata, layers.tensors, threads=threads)
-    at_once = windows_at_once(model, windows.fitted.shape[1], net.device is not None)
+    at_once = windows_on(net, model, windows.fitted.shape[1])
     computed = computed_for(net)
     _Work(net, items, kept, windows, at_once, calibration.memory, computed, progress, workers).run()
 

@@ -12,7 +12,6 @@ from quants import Format, format_named
 from quants.arguments import PathLike, thread_count
 from quants.errors import OptionError
 
-from ..measurement.perplexity import windows_at_once
 from ..models.contents import streamed_tensors
 from ..models.devices import running_on
 from ..models.model import Model
@@ -22,6 +21,7 @@ from ..quantization.recipes import Recipe, is_quantizable
 from ..writing.options import WriteOptions
 from ..writing.report import OutputReport, TensorReport
 from ..writing.resume import SEARCHED, fingerprint
+from .bounds import windows_on
 from .encoded import open_encoded
 from .knapsack import FULL
 from .search import Choice, Search, digest_of, searched, windows_for
@@ -225,7 +225,7 @@ def measured(
     with ExitStack() as stack:
         place = output or Path(stack.enter_context(TemporaryDirectory(prefix="gguftools-"))) / "search"
         kept = stack.enter_context(open_encoded(place, head, run.resume and output is not None, SEARCHED))
-        at_once = windows_at_once(model, windows.fitted.shape[1], net.device is not None)
+        at_once = windows_on(net, model, windows.fitted.shape[1])
         yield searched(net, candidates, windows, at_once, texts, kept, tell)
 
 

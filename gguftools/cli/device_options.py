@@ -17,9 +17,7 @@ class DeviceChoice:
 
     device: Annotated[
         str | None,
-        Option(
-            help="Compute by torch on auto (the first GPU), cuda, cuda:N, mps, xpu or cpu (default: without torch)."
-        ),
+        Option(help="Compute by torch on auto (the first GPU), cuda, cuda:N, mps, xpu or cpu (no torch if not given)."),
     ] = None
     device_memory: Annotated[
         Any, "Memory for weights on the device, e.g. 20G (larger models are measured layer by layer)."

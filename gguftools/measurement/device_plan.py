@@ -199,7 +199,9 @@ def _placed(file: _Counted, memory: int) -> _Placed:
     from runtime.graph.placement import TOKENS, bytes_of, bytes_of_values, placed, tokens_at_once
 
     count, length = file.texts.count, file.texts.length
-    together = min(count, tokens_at_once(file.graph, length, memory, max(1, TOKENS // length), file.head) // length)
+    together = min(
+        count, tokens_at_once(file.graph, length, (memory, memory), max(1, TOKENS // length), file.head) // length
+    )
     values, batches = bytes_of_values(file.graph, together, length), math.ceil(count / together)
     if file.work.weight_bytes + values <= memory:
         return _Placed("resident", file.work.weight_bytes, values, batches)

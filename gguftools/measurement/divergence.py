@@ -15,15 +15,16 @@ from quants.errors import OptionError
 
 from ..io.atomic import NOTHING, InputFiles
 from ..io.locks import State, state_of
-from ..models.devices import name_of_device, running_on, torch_device_for
+from ..models.devices import name_of_device, running_on, share_memory, torch_device_for
 from ..models.model import Model, opened
 from ..writing.executors import leaves_process
+from ..writing.resume import fingerprint
 from .bases.saving import BaseRun, Both, Saving, Writer, adding, base_writer, saving_to
 from .corpus import Corpus, check_tokens, check_vocabulary, read_corpus, stored_base
+from .device_passes import Kept, Measured, begin_on_device, lost_in_noise
 from .divergence_figures import file_divergence
 from .divergence_report import DivergenceReport
 from .divergence_tasks import figures_elsewhere, worker_spec
-from .noise import Measured, begin_on_device, lost_in_noise
 from .options import DivergenceOptions
 from .perplexity import Progress, tokens_at_once
 from .progress_record import ProgressRecord, progress_record
@@ -147,9 +148,10 @@ class _Run:
 
         how: Any = {"threads": self.threads, "precision": self.precision, "models": self._models}
         net = running_on(self.device, file.metadata, file.tensors, **how)
-        output = output_of(net.network)
-        at_once = tokens_at_once(file) if net.device is None else net.tokens_at_once(self.corpus.n_ctx)
-        return Measured(net, RunningLogits(net.lazy_logits, self.corpus.windows, at_once, output))
+        output, windows = output_of(net.network), self.corpus.windows
+        longest = max(len(window.inputs) for window in windows)
+        at_once = tokens_at_once(file) if net.device is None else net.tokens_at_once(longest)
+        return Measured(net, RunningLogits(net.lazy_logits, windows, at_once, output))
 
     def stored_on_device(self) -> "StoredBase | SavedBase | None":
         """Return the stored base; logits of one of ours are computed on the device, too."""
@@ -188,12 +190,15 @@ def _measured(
     models += map(run.running, run.files)
     base: Base = run.stored_on_device() if run.source is None else models[0].logits  # type: ignore[assignment]
     others = models[len(models) - len(run.files) :]
+    share_memory([model.net for model in models])
     with ExitStack() as stack:
         kept: ProgressRecord | None = None
         writer: Writer | None = None
+        resumable: Kept | None = None
         if options.record is not None:
-            plan = _plan(run, name_of_device(models[0].net))
-            kept = stack.enter_context(_record(options.record, run, plan, options.keep_record))
+            path, plan = as_path(options.record, "the record"), _plan(run, name_of_device(models[0].net))
+            kept = stack.enter_context(_record(path, run, plan, options.keep_record))
+            resumable = Kept(kept, path, {**plan, "files": fingerprint(run.read)})
         if saving is not None:
             saved = BaseRun(base, run.model, corpus, run.precision, run.read, run.threads)
             writer = stack.enter_context(base_writer(saving, kept, saved, run.reads))
@@ -205,7 +210,7 @@ def _measured(
         if progress:
             progress(0, len(corpus.windows), math.nan)
         left = [number for number in range(len(corpus.windows)) if done is None or done.earlier(number) is None]
-        noise = begin_on_device(models, left, kept)
+        noise = begin_on_device(models, left, resumable, stack)
         predictions = measure(
             corpus.windows,
             base,
@@ -304,10 +309,10 @@ def _plan(run: _Run, device: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _record(path: PathLike, run: _Run, plan: dict[str, Any], keep: bool) -> Iterator[ProgressRecord]:
+def _record(path: Path, run: _Run, plan: dict[str, Any], keep: bool) -> Iterator[ProgressRecord]:
     from runtime.evaluation.divergence import columns
 
     sizes = [len(window.scored) for window in run.corpus.windows]
     width = columns(len(run.files))
-    with progress_record(as_path(path, "the record"), plan, run.read, sizes, width, run.reads, keep) as record:
+    with progress_record(path, plan, run.read, sizes, width, run.reads, keep) as record:
         yield record

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -27,11 +27,13 @@ from ..writing.executors import leaves_process
 from ..writing.resume import fingerprint
 from .importance_state import unfinished_sums
 from .options import ImatrixOptions
-from .perplexity import TOKENS_AT_ONCE, Progress, windows_at_once
+from .pass_state import pass_state
+from .perplexity import Progress, windows_at_once
 from .text_tokens import read_text
 from .workers import Runnable, in_turn, opened_once, runnable
 
 if TYPE_CHECKING:
+    from runtime.ahead import AheadOptions
     from runtime.evaluation.perplexity import Windows
     from runtime.importance import Sums
     from runtime.model import RunningModel
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
 
 MAX_SQUARE = 3e38  # what float32 holds
 BATCHES_AT_ONCE = 16  # of which the sums stay on a device
-BYTES_OF_STATES = 4 << 30  # on the host, of batches that go layer by layer through a model
 HEAD = ("output.weight", "token_embd.weight")  # which need no importance in recipes
 
 
@@ -96,6 +97,7 @@ def imatrix(
     progress(windows done, of how many, 0.0), first with 0. Raises FileError, also for a model that is changed while it
     is measured, OptionError (a text that is too short), ModelError, VocabularyError.
     """
+    from runtime.ahead import AheadOptions
     from runtime.products.precision import precision_named
 
     options = options or ImatrixOptions()
@@ -114,12 +116,17 @@ def imatrix(
     at_once = windows_at_once(model, n_ctx, net)
     keep = 0 if output is None else options.save_every
     head = _head(model, texts, n_ctx, chosen, options)
-    with unfinished_sums(target, head, options.resume) if keep or options.resume else nullcontext() as state:
+    with ExitStack() as stack:
+        state = stack.enter_context(unfinished_sums(target, head, options.resume)) if keep or options.resume else None
         progressed = _Progressed(state, keep, total, progress)
         batches = _batches(texts, progressed.done, min(at_once, keep) if keep else at_once)
         measured = _sums_here(which, batches) if away is None else _sums_elsewhere(away, spec, batches)
         if net.device is not None:
-            measured = _sums_on_device(which, batches, _batches_at_once(net, keep))
+            layer_by_layer = net.device.streams(net.tensors.values())
+            store = stack.enter_context(pass_state(target, head)) if layer_by_layer and state is not None else None
+            ahead = AheadOptions(store=store, progress=progressed.shown_by_layer)
+            many = None if layer_by_layer else max(1, keep // at_once) if keep else BATCHES_AT_ONCE
+            measured = _sums_on_device(which, batches, many, ahead)
         try:
             with closing(measured):
                 for windows, sums in measured:
@@ -187,6 +194,11 @@ class _Progressed:
         if self._progress:
             self._progress(self.done, self._total, 0.0)
 
+    def shown_by_layer(self, layers: int, of: int) -> None:
+        """Report progress of a pass in which all windows are at the same layer."""
+        if self._progress:
+            self._progress(self.done + (self._total - self.done) * layers // of, self._total, 0.0)
+
 
 Batches = Generator[tuple[int, dict[str, "Sums"]], None, None]  # how many windows, and their sums
 
@@ -196,28 +208,24 @@ def _sums_here(measured: _Measured, batches: Iterator[Ids]) -> Batches:
         yield len(ids), _sums(measured, ids)
 
 
-def _batches_at_once(net: "RunningModel", keep: int) -> int:
-    """Return how many batches are summed before their sums come from the device. keep: windows between two saves."""
-    assert net.device is not None
-    if not net.device.streams(net.tensors.values()):
-        return keep or BATCHES_AT_ONCE
-    states = BYTES_OF_STATES // (4 * net.network.hparams.width * TOKENS_AT_ONCE)
-    return max(1, states)
+def _sums_on_device(
+    measured: _Measured, batches: Iterator[Ids], at_once: int | None, options: "AheadOptions"
+) -> Batches:
+    """Yield the sums of `at_once` batches at a time, made on the model's device; None for all in one.
 
-
-def _sums_on_device(measured: _Measured, batches: Iterator[Ids], at_once: int) -> Batches:
-    """Yield the sums of `at_once` batches at a time, made on the model's device."""
+    options: of a pass that reads weights layer by layer.
+    """
     from runtime.device.importance import DeviceImportance
 
     net = copy(measured.net)
     while group := list(islice(batches, at_once)):
         importance = DeviceImportance(wanted=lambda name: measured.with_output or name not in HEAD, threads=net.threads)
         net.observe = importance.observe
-        net.prepare((ids, 0) for ids in group)
-        for ids in group:
-            read = net.lazy_logits(ids)
-            if measured.nextn:
-                net.mtp_logits(ids, read.states)
+        with net.prepare([(ids, 0) for ids in group], options):
+            for ids in group:
+                read = net.lazy_logits(ids)
+                if measured.nextn:
+                    net.mtp_logits(ids, read.states)
         yield sum(map(len, group)), importance.finish()
 
 

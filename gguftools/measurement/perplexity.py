@@ -236,10 +236,10 @@ class _Evaluation:
                 yield inputs if self.batch > 1 else inputs[0], plan.first
 
 
-def tokens_at_once(model: Model, tokens: int = TOKENS_AT_ONCE, values: int = VALUES_AT_ONCE) -> int:
+def tokens_at_once(model: Model) -> int:
     """Return how many tokens of windows run together, so that the values of the widest layer stay bounded."""
     widest = max((tensor.shape[-2] for tensor in model.tensors.values() if _is_of_layer(tensor)), default=1)
-    return min(tokens, values // widest)
+    return min(TOKENS_AT_ONCE, VALUES_AT_ONCE // widest)
 
 
 def windows_at_once(model: Model, n_ctx: int, net: "RunningModel | None" = None) -> int:

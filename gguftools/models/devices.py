@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +100,13 @@ def put_on(given: str | DeviceOptions | None, net: RunningModel, models: int = 1
         raise OptionError("an audio codec is computed on the processor alone", "leave the device out")
     check_device(net, device)
     net.device = device
+
+
+def share_memory(models: Sequence[RunningModel]) -> None:
+    """Let models that run on one device have all of its memory in turn, while they do not fit in their parts of it."""
+    devices = [model.device for model in models if model.device is not None]
+    for device in devices:
+        device.sharing[:] = [other for other in devices if other is not device]
 
 
 def name_of_device(net: RunningModel) -> str:

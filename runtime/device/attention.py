@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from ..arrays import Ids
+from ..graph.placement import SCORES
 
-SCORES = 1 << 27  # at a time: 537 MB
 ROWS = 512  # queries at a time, which need no scores for keys after the last one
 
 

@@ -188,8 +188,7 @@ def _shared_attention(context: DeviceContext, o: op.SharedAttention, read: Value
 
 @computes(op.PerHead)
 def _per_head(context: DeviceContext, o: op.PerHead, read: Values) -> torch.Tensor:
-    x: torch.Tensor = read(o.x)
-    return torch.stack([context.project_expert(o.layer, o.role, x[:, i], i) for i in range(x.shape[1])], dim=1)
+    return context.project_heads(o.layer, o.role, read(o.x))
 
 
 @computes(op.Concat)

@@ -1,6 +1,7 @@
 """A pass on a device: weights, angles, and the hidden state that operations hand on besides their values."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,9 @@ class DeviceContext:
         self._once = other._once
 
     def tensor(self, values: Any) -> torch.Tensor:
-        """Return an array of the host on the device: float32, or int64 as it is."""
+        """Return an array of the host on the device: float32, or int64 as it is. Not all devices have float64."""
         array = np.ascontiguousarray(values)
+        array = array.astype(np.float32) if array.dtype == np.float64 else array
         return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self.device)
 
     def host(self, x: torch.Tensor) -> Any:
@@ -49,10 +51,12 @@ class DeviceContext:
 
     def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Return x (n, width) @ weight (rows, width).T: (n, rows). TF32 where the device and the pass allow it."""
-        if not self.weights.uses_tf32 or self.forward.precision == "exact":
+        with tf32_products() if self._may_round else nullcontext():
             return product(x, weight)
-        with tf32_products():
-            return product(x, weight)
+
+    @property
+    def _may_round(self) -> bool:
+        return self.weights.uses_tf32 and self.forward.precision != "exact"
 
     def project(self, layer: Layer, role: str, x: torch.Tensor, rows: slice | None = None) -> torch.Tensor:
         """Return x (n, width) @ W.T (* scale + bias), with the weights of image tokens and active adapters."""
@@ -97,6 +101,15 @@ class DeviceContext:
         self.observe(tensor, x, expert, tensor.shape[0])
         y = self.product(x, self.expert(tensor, expert))
         return y if bias is None else y + bias[expert]
+
+    def project_heads(self, layer: Layer, role: str, x: torch.Tensor) -> torch.Tensor:
+        """Return each head of x (n, heads, width) times its own matrix of a weight (heads, rows, width)."""
+        tensor, bias = layer.need(f"{role}.weight"), self.weights.array(layer, f"{role}.bias")
+        for head in range(x.shape[1]) if self.forward.observe is not None else ():
+            self.observe(tensor, x[:, head], head, x.shape[1])
+        with tf32_products() if self._may_round else nullcontext():
+            y = (x.transpose(0, 1) @ self.weights.matrix(tensor).to(x.dtype).transpose(1, 2)).transpose(0, 1)
+        return y if bias is None else y + bias
 
     def expert(self, tensor: Tensor, number: int) -> torch.Tensor:
         """Return one matrix of a stacked weight."""

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from ..arrays import Floats
+from ..graph import operations as op
 from ..graph.builder import Graph
 from ..graph.operations import Value
 from ..layer import ForwardContext
@@ -36,7 +37,7 @@ IN_MODULES = (
 class Run:
     """A graph over one batch of texts, computed node by node; it can stop after any of them and go on later.
 
-    `supply` gives it the value of its first node, its input. next: the number of the next node.
+    `supply` gives it the value of its first node where that is its input. next: the number of the next node.
     """
 
     def __init__(self, graph: Graph, context: DeviceContext) -> None:
@@ -122,7 +123,8 @@ def run(
     context = DeviceContext(forward, weights)
     with torch.inference_mode():
         computing = Run(graph, context)
-        computing.supply(context.tensor(x), hooks)
+        if isinstance(graph.nodes[0].operation, op.Input):  # else it begins with ids of tokens
+            computing.supply(context.tensor(x), hooks)
         computing.advance(len(graph.nodes), hooks)
         result: Floats = context.host(computing.result)
     return result

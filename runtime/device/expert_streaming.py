@@ -8,8 +8,9 @@ takes less than reading the experts again for each batch.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from quants import Tensor
 
 from ..graph import operations as op
 from ..graph.builder import Node
-from ..graph.placement import stacked_weights
+from ..graph.placement import bytes_on_device, stacked_of
 from . import experts
 from .executor import Run
 from .transfers import wait
@@ -33,22 +34,30 @@ def through_experts(runs: Sequence[Run], node: Node, weights: Weights, pool: Exe
     operation = node.operation
     assert isinstance(operation, op.Experts)
     parts = [_Part(run, operation) for run in runs]
-    stacked = tuple(stacked_weights(node))
+    stacked = stacked_of(operation)
     used = sorted({expert for part in parts for expert in part.places})
-    pending = pool.submit(_loaded, weights, stacked, used[0], None) if used else None
-    computed = None
+    size = sum(bytes_on_device(each) // each.shape[0] for each in stacked)
+    computed: Any = None
+
+    def begin(expert: int) -> Future[list[torch.Tensor]]:
+        weights.expect(size)
+        return pool.submit(_loaded, weights, stacked, expert, computed)
+
+    pending = begin(used[0]) if used else None
     for expert, following in zip(used, [*used[1:], None], strict=False):
         assert pending is not None
-        for tensor, values in zip(stacked, pending.result(), strict=True):
-            weights.put_expert(tensor, expert, values)
+        matrices = pending.result()
+        weights.expect(-size)
+        for tensor in stacked:
+            weights.put_expert(tensor, expert, matrices.pop(0))
         if ahead and following is not None:
-            pending = pool.submit(_loaded, weights, stacked, following, computed)
+            pending = begin(following)
         _add_expert(parts, expert)
         computed = weights.copies.side.mark_computing()
         for tensor in stacked:
             weights.drop_expert(tensor, expert)
         if not ahead and following is not None:
-            pending = pool.submit(_loaded, weights, stacked, following, computed)
+            pending = begin(following)
     for part in parts:
         part.run.supply(part.out)
 
@@ -83,8 +92,11 @@ class _Part:
         self.run, self._operation = run, operation
         self._x, chosen = run.value(operation.x), run.value(operation.chosen)
         self._weights, self._used = run.value(operation.weighted).reshape(-1), chosen.shape[1]
-        self.out = torch.zeros_like(self._x)
-        self.places, self._repeated = experts.places_of(chosen)
+        *_, down = stacked_of(operation)
+        self.out = self._x.new_zeros((len(self._x), down.shape[1]))
+        order, begins = experts.by_expert(chosen, down.shape[0])
+        spans = enumerate(pairwise(begins))
+        self.places = {expert: order[begin:end] for expert, (begin, end) in spans if begin < end}
 
     def made(self, expert: int) -> torch.Tensor:
         """Return an expert's weighted output for the tokens that chose it, on the device."""
@@ -99,4 +111,10 @@ class _Part:
 
     def add(self, expert: int, made: torch.Tensor) -> None:
         """Add what `made` returned to the sum."""
-        experts.add_rows(self.out, self.places[expert], self._used, made.to(self.out.device), self._repeated)
+        places, made = self.places[expert], made.to(self.out.device)
+        tokens, slots = places // self._used, places % self._used
+        if len(torch.unique(tokens)) == len(tokens):
+            self.out[tokens] += made
+            return
+        for slot in torch.unique(slots).tolist():  # a token may choose an expert twice
+            self.out[tokens[slots == slot]] += made[slots == slot]

@@ -1,8 +1,8 @@
 """Mixtures of experts on a device: the chosen experts' nets, and steps of the routing."""
 
-from collections import Counter
+import itertools
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -10,6 +10,7 @@ from ..layer import Layer
 from . import activations
 from .context import DeviceContext
 
+OUTPUTS = 1 << 28  # numbers of experts' outputs at a time: 1 GB
 MIN_SUM = 1e-20  # of weights that are rescaled, as in DeepSeek, against a division by zero
 
 
@@ -21,48 +22,51 @@ def descending(scores: torch.Tensor) -> torch.Tensor:
 def add_experts(
     context: DeviceContext, layer: Layer, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor, suffix: str
 ) -> torch.Tensor:
-    """Return the weighted sum of the outputs of each token's chosen experts (tokens, used) for x (tokens, width)."""
-    out, used, places = torch.zeros_like(x), chosen.shape[1], places_of(chosen)
-    for expert, own in places.by_expert.items():
+    """Return the weighted sum of the outputs of each token's chosen experts (tokens, used) for x (tokens, width).
+
+    The output of each choice has a place of its own, and a token's are added by ascending expert, so that sums are the
+    same in each run, and where one expert after another is moved to the device. It is waited for once: for the numbers
+    of tokens.
+    """
+    used, width = chosen.shape[1], _width(layer, suffix)
+    step = max(1, OUTPUTS // (used * width))
+    if len(x) > step:
+        parts = zip(x.split(step), chosen.split(step), weights.split(step), strict=True)
+        return torch.cat([add_experts(context, layer, *part, suffix) for part in parts])
+    order, begins = by_expert(chosen, _count(layer, suffix))
+    tokens, shares = order // used, weights.reshape(-1)[order, None]
+    ranks = torch.sort(torch.sort(chosen, dim=1, stable=True).indices, dim=1).indices  # of experts among a token's
+    places = tokens * used + ranks.reshape(-1)[order]
+    outputs = x.new_empty((len(order), width))
+    for expert, (begin, end) in enumerate(itertools.pairwise(begins)):
+        if begin == end:
+            continue
         net: Any = partial(one_expert, context, layer, suffix, expert)
-        made = context.block.weigh_expert(net, x[own // used], weights.reshape(-1)[own, None])
+        made = context.block.weigh_expert(net, x[tokens[begin:end]], shares[begin:end])
         if context.forward.observe_experts and suffix == "exps":
             context.forward.observe_experts(layer.index, expert, context.host(made))
-        add_rows(out, own, used, made, places.repeated)
+        outputs[places[begin:end]] = made
+    out, *others = outputs.reshape(len(x), used, width).unbind(dim=1)
+    for each in others:
+        out = out + each
     return out
 
 
-class Places(NamedTuple):
-    """Places in `chosen` (tokens, used), row by row, of each expert that is chosen, by ascending expert. repeated: a
-    token chooses an expert twice.
+def by_expert(chosen: torch.Tensor, count: int) -> tuple[torch.Tensor, list[int]]:
+    """Return the places in `chosen` (tokens, used), row by row, in the order of experts, and where each of `count`
+    experts begins, with the end.
     """
-
-    by_expert: dict[int, torch.Tensor]
-    repeated: bool
-
-
-def places_of(chosen: torch.Tensor) -> Places:
-    """Return where each expert is chosen. The device is waited for once."""
     numbers, order = torch.sort(chosen.reshape(-1), stable=True)
-    tokens = order // chosen.shape[1]
-    twice = ((numbers[1:] == numbers[:-1]) & (tokens[1:] == tokens[:-1])).any()
-    *sorted_numbers, repeated = torch.cat([numbers, twice[None].to(numbers.dtype)]).tolist()
-    counts = Counter(sorted_numbers)
-    return Places(dict(zip(counts, order.split([*counts.values()]), strict=True)), bool(repeated))
+    begins: list[int] = torch.searchsorted(numbers, torch.arange(count + 1, device=chosen.device)).tolist()
+    return order, begins
 
 
-def add_rows(out: torch.Tensor, places: torch.Tensor, used: int, made: torch.Tensor, repeated: bool) -> None:
-    """Add an expert's rows to those of their tokens, in an order that is the same in each run.
+def _count(layer: Layer, suffix: str) -> int:
+    return layer.need(f"ffn_down_{suffix}.weight").shape[0]
 
-    repeated: a token may be there twice.
-    """
-    tokens = places // used
-    if not repeated:
-        out[tokens] = out[tokens] + made
-        return
-    for slot in range(used):
-        own = places % used == slot
-        out[tokens[own]] = out[tokens[own]] + made[own]
+
+def _width(layer: Layer, suffix: str) -> int:
+    return layer.need(f"ffn_down_{suffix}.weight").shape[1]
 
 
 def one_expert(context: DeviceContext, layer: Layer, suffix: str, expert: int, x: torch.Tensor) -> torch.Tensor:

@@ -47,7 +47,7 @@ class DeviceImportance(Importance):
             return
         self._last, key = None, (tuple(last.names), last.expert, last.experts)
         self._counts[key] = self._counts.get(key, 0) + len(last.x)
-        if not _has_float64(last.x.device):
+        if not has_float64(last.x.device):
             self._wait_for_host(key, last.sums)
             return
         own = self._sums.get(key)
@@ -126,7 +126,7 @@ class _Observed:
     def __init__(self, x: torch.Tensor, expert: int, experts: int) -> None:
         self.x, self.expert, self.experts = x, expert, experts
         self.names = list[str]()
-        self.sums = torch.stack(_column_sums(x) if _has_float64(x.device) else _block_sums(x))
+        self.sums = torch.stack(_column_sums(x) if has_float64(x.device) else _block_sums(x))
 
     def is_of(self, x: torch.Tensor, expert: int, experts: int) -> bool:
         """Return whether x is the same memory; it cannot be another's, as this keeps it."""
@@ -145,7 +145,8 @@ def observer_of(observe: Any) -> DeviceImportance | None:
     return owner if isinstance(owner, DeviceImportance) else None
 
 
-def _has_float64(device: torch.device) -> bool:
+def has_float64(device: torch.device) -> bool:
+    """Return whether a device computes in float64."""
     if device.type == "xpu":
         return bool(getattr(torch.xpu.get_device_properties(device), "has_fp64", False))
     return str(device.type) != "mps"

@@ -16,17 +16,14 @@ from quants.feedback import damping_of, upper_factor
 from ..arrays import Doubles, Floats
 from ..hessians import Products
 from ..products.block_diagonal import BlockDiagonal, column_blocks
+from .importance import has_float64
 
 INPUTS_AT_ONCE = 1 << 15  # whose products are summed in float32
 
 
 def float_type(device: torch.device) -> torch.dtype:
     """Return the type of sums on a device: float64, or float32 where it has no float64."""
-    if device.type == "mps":
-        return torch.float32
-    if device.type == "xpu" and not torch.xpu.get_device_properties(device).has_fp64:
-        return torch.float32
-    return torch.float64
+    return torch.float64 if has_float64(device) else torch.float32
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 PIECE = 64  # tokens with one decay for each head
 SHORT_PIECE = 16  # tokens with a decay for each channel: there are (tokens, tokens, channels) of them
 SMALLEST = -200.0  # logarithm of a decay: e^-200 is 0 in float32
-NUMBERS = 1 << 26  # of a piece's states of channels: 268 MB
+NUMBERS = 1 << 24  # of a piece's states of channels: 67 MB
 
 Result = tuple[torch.Tensor, torch.Tensor]  # outputs like the values, and the last state
 

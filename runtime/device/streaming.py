@@ -18,7 +18,7 @@ from quants import Tensor
 from ..ahead import Progress
 from ..arrays import Floats
 from ..graph.builder import Graph
-from ..graph.placement import Placement, Segment, bytes_of_values, placed, read_after, stacked_weights
+from ..graph.placement import Placement, Segment, bytes_of_values, bytes_on_device, placed, read_after, stacked_weights
 from ..layer import ForwardContext
 from .checkpoint import Checkpoint
 from .context import DeviceContext
@@ -126,8 +126,7 @@ class _Pass:
             pending, computed = self._begin_loading(pool, first, None, None), None
             for number in range(first, len(parts)):
                 segment, before = parts[number], self.weights.kept()
-                for tensor, values in self._on_device(pending):
-                    self.weights.put(tensor, values)
+                self._put_loaded(*pending)
                 if number + 1 < len(parts):
                     pending = self._begin_loading(pool, number + 1, number, computed)
                 self._through(segment, pool, self.plan.experts_ahead(number))
@@ -146,27 +145,30 @@ class _Pass:
         direct = ahead and copies.device.type != "mps"  # whose commands come from one thread
         wanted = [each for each in segment.whole if not self.weights.has(each)]
 
+        if direct:
+            self.weights.expect(sum(map(_bytes_as_loaded, wanted)))
+
         def load() -> Loaded:
             made = copies.load if direct else copies.decoded
             if direct:
                 wait(after)
-            return [(each, made(each, as_float32=len(each.shape) == 1)) for each in wanted]
+            return [(each, made(each, as_float32=_is_array(each))) for each in wanted]
 
         return direct, pool.submit(load)
 
-    def _on_device(self, pending: "tuple[bool, Future[Loaded]]") -> Iterator[tuple[Tensor, torch.Tensor]]:
-        """Yield weights that were loaded."""
-        direct, future = pending
+    def _put_loaded(self, is_there: bool, future: "Future[Loaded]") -> None:
+        """Keep weights that were loaded, after moving those that were only decoded."""
         loaded = future.result()
-        loaded.reverse()
         while loaded:
             tensor, values = loaded.pop()  # one after another: decoded values need not stay
-            yield tensor, values if direct else self.weights.copies.send(values)
+            if is_there:
+                self.weights.expect(-values.nbytes)
+            self.weights.put(tensor, values if is_there else self.weights.copies.send(values))
 
     def _through(self, segment: Segment, pool: ThreadPoolExecutor, ahead: bool) -> None:
         """Compute a segment for all batches."""
         for number, node in enumerate(self.runs[0].graph.nodes[segment.start : segment.stop], segment.start):
-            if segment.streams_experts and any(stacked_weights(node)):
+            if segment.streams_experts and stacked_weights(node):
                 self._advance(number)
                 through_experts(self.runs, node, self.weights, pool, ahead)
         self._advance(segment.stop)
@@ -200,3 +202,12 @@ class _Pass:
             self.options.checkpoint.write(self.runs, done)
         if self.options.progress is not None:
             self.options.progress(done, len(parts))
+
+
+def _is_array(tensor: Tensor) -> bool:
+    """Return whether a weight is read in float32 whatever its format: a norm, or a bias."""
+    return len(tensor.shape) == 1
+
+
+def _bytes_as_loaded(tensor: Tensor) -> int:
+    return 4 * tensor.size if _is_array(tensor) else bytes_on_device(tensor)

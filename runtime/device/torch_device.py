@@ -29,7 +29,7 @@ from .streaming import StreamOptions, stream
 from .weights import Weights
 
 TOKENS_OF_PROCESSOR = 2048
-STATES_SHARE = 0.25  # of the memory for weights: hidden states that stay between layers
+STATES_SHARE = 0.2  # of the memory: hidden states that stay between layers
 
 
 class TorchDevice:
@@ -37,15 +37,19 @@ class TorchDevice:
 
     name: "cuda", "mps", "xpu" or "cpu". title: its name for people, such as "cuda:0 (NVIDIA H200)". memory: bytes for
     weights and the values of a batch; None for no limit. fast: let products of matrices be TF32 where a pass does not
-    ask for exact ones.
+    ask for exact ones. models: how many have a part of the memory each; sharing: the devices of the others, whose
+    weights make room while this model's are read layer by layer.
     """
 
-    def __init__(self, device: torch.device, memory: int | None = None, fast: bool = False) -> None:
-        self.device, self.memory, self.fast, self.weights = device, memory, fast, Weights(device, memory)
+    def __init__(self, device: torch.device, memory: int | None = None, fast: bool = False, models: int = 1) -> None:
+        self.device, self.fast, self.whole = device, fast, memory
+        self.memory = None if memory is None else memory // models
+        self.weights = Weights(device, self.memory)
         self.weights.uses_tf32 = fast and has_tf32(device)
         self.name, self.title = device.type, _title(device)
         self._too_large: dict[tuple[int, int, int], tuple[Graph, bool]] = {}
         self._outputs: dict[str, Output] = {}
+        self.sharing: list[TorchDevice] = []
 
     def for_another(self) -> "TorchDevice":
         """Return the same device for a model that shares some weights with this one."""
@@ -72,7 +76,9 @@ class TorchDevice:
         besides the graph's.
         """
         most = max(1, (TOKENS_OF_PROCESSOR if self.device.type == "cpu" else TOKENS) // length)
-        return most * length if self.memory is None else tokens_at_once(graph, length, self.memory, most, weights)
+        if self.memory is None:
+            return most * length
+        return tokens_at_once(graph, length, (self.memory, self.whole or self.memory), most, weights)
 
     def stream(
         self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]], options: AheadOptions | None = None
@@ -80,8 +86,18 @@ class TorchDevice:
         """Yield the graph's result for each pass and its input (tokens, width), reading each weight once."""
         options = options or AheadOptions()
         checkpoint = None if options.store is None else Checkpoint(options.store, options.store_every)
+        yield from self._alone(graph, passes, StreamOptions(self.whole, options.progress, checkpoint))
+
+    def _alone(
+        self, graph: Graph, passes: Sequence[tuple[ForwardContext, Floats]], options: StreamOptions
+    ) -> Iterator[Floats]:
+        """Yield `stream`, which has all of the memory that models share."""
+        for other in self.sharing:
+            other.weights.keep_only(())
         with _explained(self.title):
-            yield from stream(graph, passes, self.weights, StreamOptions(self.memory, options.progress, checkpoint))
+            yield from stream(graph, passes, self.weights, options)
+        if self.sharing:
+            self.weights.keep_only(())
 
     def release(self) -> None:
         """Drop all weights, which are moved to the device again when they are read."""
@@ -96,7 +112,8 @@ class TorchDevice:
         self.weights.copies.threads = forward.threads
         with _explained(self.title):
             if self._is_too_large(graph, forward.texts, forward.length):
-                return next(stream(graph, [(forward, x)], self.weights, StreamOptions(self.memory, hooks=hooks)))
+                (result,) = self._alone(graph, [(forward, x)], StreamOptions(self.whole, hooks=hooks))
+                return result
             return run(graph, forward, x, self.weights, hooks)
 
     def _is_too_large(self, graph: Graph, texts: int, length: int) -> bool:
@@ -126,7 +143,13 @@ class TorchDevice:
 
     def through(self, graph: Graph, forward: ForwardContext, x: torch.Tensor) -> torch.Tensor:
         """Return the graph's result for `states`, where these are."""
-        with torch.inference_mode():
+        self.weights.copies.threads = forward.threads
+        too_large = self.streams(weights_of(graph), bytes_of_values(graph, forward.texts, forward.length))
+        with _explained(self.title), torch.inference_mode():
+            if too_large:
+                states = x.cpu().numpy()
+                made = next(stream(graph, [(forward, states)], self.weights, StreamOptions(self.memory)))
+                return torch.from_numpy(made).to(x.device)
             computing = Run(graph, DeviceContext(forward, self.weights))
             computing.supply(x.to(self.device))
             computing.advance(len(graph.nodes))
@@ -182,7 +205,7 @@ def torch_device(name: str, memory: int | None = None, *, fast: bool = False, mo
         raise OptionError(f"torch finds no device {name!r} here", hint=f"there are: {', '.join(names)}")
     device = torch.device(wanted)
     memory = _free_memory(device) if memory is None else memory
-    return TorchDevice(device, None if memory is None else memory // models, fast)
+    return TorchDevice(device, memory, fast, models)
 
 
 def _title(device: torch.device) -> str:

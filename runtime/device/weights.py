@@ -21,14 +21,14 @@ class Weights:
     """Weights by tensor, moved to the device when first read and kept until they are dropped.
 
     device: torch's. limit: bytes that weights read at need may fill; those kept before make room. None for no limit.
-    nbytes, peak: bytes of what is kept, now and at most. uses_tf32: for plain products with them, in passes that may be
-    inexact.
+    nbytes: of what is kept; peak: at most, with what was on its way. uses_tf32: for plain products with them, in passes
+    that may be inexact.
     """
 
     def __init__(self, device: torch.device, limit: int | None = None) -> None:
         self.device, self.limit, self.copies = device, limit, WeightCopies(device)
+        self.nbytes = self.peak = self._coming = 0
         self.uses_tf32 = False
-        self.nbytes = self.peak = 0
         self._kept: dict[int, tuple[Tensor, torch.Tensor]] = {}
         self._arrays: dict[int, tuple[Tensor, torch.Tensor]] = {}  # small ones, in float32
         self._experts: dict[tuple[int, int], torch.Tensor] = {}
@@ -62,6 +62,11 @@ class Weights:
         self.copies.side.hand_over(values)
         self._experts[id(tensor), number] = values
         self._count(values.nbytes)
+
+    def expect(self, size: int) -> None:
+        """Count bytes that are on their way to the device; a negative size when they are there."""
+        self._coming += size
+        self._count(0)
 
     def has(self, tensor: Tensor) -> bool:
         return id(tensor) in self._kept or id(tensor) in self._arrays
@@ -111,7 +116,7 @@ class Weights:
 
     def _count(self, more: int) -> None:
         self.nbytes += more
-        self.peak = max(self.peak, self.nbytes)
+        self.peak = max(self.peak, self.nbytes + self._coming)
 
     def _make_room(self, size: int) -> None:
         if self.limit is not None and self.nbytes + size > self.limit:

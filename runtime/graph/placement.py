@@ -4,7 +4,7 @@ What a device holds is counted in bytes of weights and of the values of one batc
 way.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -20,6 +20,7 @@ SHARE = 0.9  # of a device's free memory that is used: allocators waste some
 SCORES = 1 << 26  # numbers of attention's scores at a time
 SCORE_COPIES = 4  # of scores while they are masked and exponentiated
 WIDENED = 1 << 27  # numbers of a weight that are widened to float32 at a time
+OUTPUTS = 1 << 28  # numbers of experts' outputs at a time
 SCRATCH = 2  # times an operation's inputs and output, for what it makes on the way
 WORKSPACE = 1 << 25  # bytes of a device's libraries
 TOKENS = 8192  # that are computed together at most on a GPU: more are no faster
@@ -115,10 +116,14 @@ def weights_of(graph: Graph) -> list[Tensor]:
     return [*{id(each): each for node in graph.nodes for each in node.operation.weights()}.values()]
 
 
-def stacked_weights(node: Node) -> Iterator[Tensor]:
-    """Yield the stacked weights of a node's experts; none of other nodes."""
-    if isinstance(node.operation, op.Experts):
-        yield from (each for each in node.operation.weights() if len(each.shape) == 3)
+def stacked_weights(node: Node) -> tuple[Tensor, ...]:
+    """Return the stacked weights of a node's experts; none of other nodes."""
+    return stacked_of(node.operation) if isinstance(node.operation, op.Experts) else ()
+
+
+def stacked_of(operation: op.Experts) -> tuple[Tensor, ...]:
+    """Return the stacked weights of experts, the one of their output last."""
+    return tuple(each for each in operation.weights() if len(each.shape) == 3)
 
 
 def placed(graph: Graph, memory: int | None = None, values: int = 0) -> Placement:
@@ -140,21 +145,24 @@ def placed(graph: Graph, memory: int | None = None, values: int = 0) -> Placemen
     return Placement(tuple(parts), room)
 
 
-def tokens_at_once(graph: Graph, length: int, memory: int, most: int, weights: Iterable[Tensor] = ()) -> int:
+def tokens_at_once(
+    graph: Graph, length: int, memory: tuple[int, int], most: int, weights: Iterable[Tensor] = ()
+) -> int:
     """Return how many tokens, of whole texts of this length, are best computed together; at most `most` texts.
 
-    memory: bytes of the device. weights: that are needed besides the graph's. Weights that fit stay on the device, else
-    those of two layers, of one, or one expert after another: the first of these that leaves room for FEW_TOKENS. At
-    least one text; `placed` says if its values do not fit.
+    memory: bytes of the device for weights that stay, and for those of a pass layer by layer. weights: that are needed
+    besides the graph's. Weights that fit stay on the device, else those of two layers, of one, or one expert after
+    another: the first of these that leaves room for FEW_TOKENS. At least one text; `placed` says if its values do not
+    fit.
     """
     parts, alone = segments(graph), segments(graph, 0)
     pairs = (here.nbytes + after.nbytes for here, after in pairwise(parts))
     choices = [bytes_of([*weights_of(graph), *weights]), max(pairs, default=0), max(part.nbytes for part in parts)]
     choices += [max(part.most for part in alone), max(part.least for part in alone)]
     best = 1
-    for taken in choices:
-        count = most
-        while count > 1 and taken + bytes_of_values(graph, count, length) > memory:
+    for number, taken in enumerate(choices):
+        count, limit = most, memory[min(number, 1)]
+        while count > 1 and taken + bytes_of_values(graph, count, length) > limit:
             count -= max(1, count // 8)
         if count * length >= FEW_TOKENS:
             return count * length
@@ -190,7 +198,7 @@ def bytes_of_values(graph: Graph, texts: int, length: int) -> int:
 def bytes_between(graph: Graph, tokens: int) -> int:
     """Return the bytes of values that wait between two layers at most."""
     stops = [part.stop for part in segments(graph)]
-    stops += [number for node in graph.nodes if any(stacked_weights(node)) for number in (node.value.number,)]
+    stops += [number for node in graph.nodes if stacked_weights(node) for number in (node.value.number,)]
     widths = [sum(graph.nodes[each].value.width for each in read_after(graph, stop)) for stop in stops]
     shared = sum(2 * node.operation.k.width for node in graph.nodes if isinstance(node.operation, op.Attention))
     sharing = any(isinstance(node.operation, op.SharedAttention) for node in graph.nodes)
@@ -215,6 +223,7 @@ def _scratch(node: Node, tokens: int, length: int) -> int:
     ]
     if isinstance(operation, op.Experts):
         made += 4 * tokens * sum(each.shape[1] for each in stacked_weights(node))
+        made += 4 * min(OUTPUTS, tokens * operation.chosen.width * node.value.width)
     if (queries := getattr(operation, "q", None)) is not None:
         made += 4 * SCORE_COPIES * min(SCORES, tokens * length * queries.shape[0])
     return made + 4 * min(WIDENED, max(widened, default=0))

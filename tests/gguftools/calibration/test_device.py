@@ -29,6 +29,7 @@ from .test_feedback import FEW, TEXT
 
 ON_TORCH = replace(FEW, device="cpu")
 RECIPE = "Q4_0"
+SMALL = 12_000_000  # bytes: for one window, a layer, and matrices that are cut
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +60,9 @@ def test_the_file_is_as_near_as_the_processors(two: Path, fed: Path, tmp_path: P
 
 
 @pytest.mark.device
-def test_a_device_without_room_for_the_states(two: Path, fed: Path, tmp_path: Path) -> None:
-    """They wait on the host, and matrices are cut to blocks that fit."""
-    small = replace(FEW, device=DeviceOptions("cpu", memory=2_000_000))
+def test_a_small_device(two: Path, fed: Path, tmp_path: Path) -> None:
+    """Matrices are cut to blocks that fit."""
+    small = replace(FEW, device=DeviceOptions("cpu", memory=SMALL))
     cut = quantize(two, RECIPE, tmp_path / "cut.gguf", gptq=small).outputs[0].file
     found = divergence(two, fed, cut, text=[TEXT], chunks=4).as_dict()["files"]
     whole, blocks = (file["kl_divergence"]["mean"] for file in found)
@@ -94,7 +95,7 @@ def test_experts_on_a_device(tmp_path: Path) -> None:
     source = convert(tmp_path / "qwen3-5-moe", tmp_path / "moe.gguf", "f32").outputs[0].file
     text = Calibration(FEW.texts, own_texts=False, n_ctx=64, chunks=16)
     files = [tmp_path / "processor.gguf", tmp_path / "device.gguf"]
-    places = [None, DeviceOptions("cpu", memory=1)]
+    places = [None, DeviceOptions("cpu", memory=SMALL)]
     reports = [
         quantize(source, RECIPE, file, gptq=replace(text, device=place))
         for file, place in zip(files, places, strict=True)
@@ -126,7 +127,7 @@ def test_workers_are_refused(two: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.device
-@pytest.mark.parametrize("memory", [None, 1], ids=["resident", "layer by layer"])
+@pytest.mark.parametrize("memory", [None, SMALL], ids=["all of it", "a small device"])
 def test_a_search_finds_what_the_processor_does(two: Path, tmp_path: Path, memory: int | None) -> None:
     found = []
     for place in (None, DeviceOptions("cpu", memory=memory)):

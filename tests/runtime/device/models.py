@@ -7,18 +7,26 @@ from typing import Any
 import numpy as np
 
 from quants import Tensor
+from quants.format import format_named
 from quants.tensor import from_array
 from runtime.model import RunningModel
 
 VOCABULARY = 64
 
 
-def model(layers: int = 4, width: int = 32, net: int = 48, experts: int = 0, seed: int = 0) -> RunningModel:
-    """Return a Llama model, or a Mixtral one of which two experts are used."""
+def model(
+    layers: int = 4, width: int = 32, net: int = 48, experts: int = 0, seed: int = 0, empty: bool = False
+) -> RunningModel:
+    """Return a Llama model, or a Mixtral one of which two experts are used. empty: all matrices of layers are zeros,
+    which take no memory.
+    """
     made = np.random.default_rng(seed)
     tensors: dict[str, Tensor] = {}
 
     def add(name: str, *shape: int) -> None:
+        if empty and len(shape) > 1 and name.startswith("blk."):
+            tensors[name] = _zeros(name, shape)
+            return
         values = made.standard_normal(shape, dtype=np.float32) * np.float32(shape[-1] ** -0.5)
         tensors[name] = from_array(name, values if len(shape) > 1 else values + np.float32(1))
 
@@ -52,6 +60,15 @@ def model(layers: int = 4, width: int = 32, net: int = 48, experts: int = 0, see
     if experts:
         metadata |= {"llama.expert_count": experts, "llama.expert_used_count": 2}
     return RunningModel(metadata, tensors, threads=1, precision="exact")
+
+
+def _zeros(name: str, shape: tuple[int, ...]) -> Tensor:
+    """Return a weight whose zeros are made when they are read."""
+
+    def read(start: int, stop: int) -> Any:
+        return np.zeros((stop - start, 4 * shape[-1]), np.uint8)
+
+    return Tensor(name, shape, format_named("F32"), read)
 
 
 def texts(count: int = 5, windows: int = 2, length: int = 16, seed: int = 1) -> list[Any]:

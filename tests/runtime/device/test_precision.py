@@ -57,7 +57,7 @@ def test_only_plain_products_are_tf32(name: str) -> None:
     assert products_of(model).keys() == {"ieee"}
     model.device.weights.uses_tf32 = True  # type: ignore[union-attr]
     seen = products_of(model)
-    assert seen["tf32"] == {"of matrices"}
+    assert seen["tf32"] == {"of matrices"} | ({"of batches"} if name == "deepseek-v3" else set())  # by heads
     assert seen["ieee"] == {"of matrices", "of batches"}  # the head and routers; attention and recurrences
     assert setting() == "ieee"
     assert model.device.products("float32") == "TF32"  # type: ignore[union-attr]
