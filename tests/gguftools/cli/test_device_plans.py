@@ -37,7 +37,7 @@ def test_memory_and_several_files(model: Path):
     done = typed("perplexity", model, model, "-f", TEXT, "--plan", "--card", "T4", "--device-memory", "1M", "--json")
     plan = json.loads(done.stdout)
     assert len(plan["files"]) == 2
-    assert plan["cards"][0]["placement"] == "layers"
+    assert plan["cards"][0]["fits"] is False
 
 
 def test_a_plan_writes_nothing(model: Path, tmp_path: Path):
@@ -51,5 +51,5 @@ def test_a_plan_writes_nothing(model: Path, tmp_path: Path):
 def test_what_a_plan_does_not_know(model: Path):
     refused(typed("perplexity", model, "-f", TEXT, "--plan", "--card", "Voodoo 2"), "no card is called so")
     refused(typed("perplexity", model, "-f", TEXT, "--card", "T4"), "--card needs --plan", code=2)
-    refused(typed("perplexity", model, "-f", TEXT, "--plan", "--device", "cpu"), "cannot be combined", code=2)
+    refused(typed("perplexity", model, "-f", TEXT, "--plan", "--sparse"), "cannot be combined", code=2)
     refused(typed("imatrix", model, "-f", TEXT, "-o", "x", "--plan", "--resume"), "cannot be combined", code=2)
