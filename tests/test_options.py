@@ -79,6 +79,8 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--gptq": ("", "absent.txt", ".", "=TEXT"),
     "--gptq-chunks": ("0", "1", "-5", "x", ""),
     "--gptq-memory": SIZES,
+    "--device": ("", "gpu", "cuda:x", "cpu:0"),
+    "--device-memory": SIZES,
     "--precision": ("", "float16", "Exact"),
     "--skip-chunks": ("-1", "x", "", "99999"),
     "--save-every": ("-1", "x", ""),
@@ -217,6 +219,7 @@ NEEDED_BESIDE = {
     "--top-k": ["--save-base", "base.gguf"],
     "--gptq-chunks": ["--gptq", "TEXT"],
     "--gptq-memory": ["--gptq", "TEXT"],
+    "--device-memory": ["--device", "cpu"],
     "--draft-max": ["--draft-lookup"],
     "--draft-tree": ["--draft-mtp"],
     "--draft-min-p": ["--draft-mtp"],
@@ -247,6 +250,7 @@ FLAGS = {
     "--process-output",
     "--nextn",
     "--round-activations",
+    "--fast",
     "--pure",
     "--allow-requantize",
     "--no-fallback",
@@ -388,7 +392,9 @@ def test_options_that_contradict_each_other_are_refused(command, one, other, fil
     assert "cannot be combined with" in said
 
 
-@pytest.mark.parametrize(("command", "one"), [(command, one) for command, needs in NEEDS.items() for one in needs])
+@pytest.mark.parametrize(
+    ("command", "one"), [(command, one) for command, needs in NEEDS.items() if command for one in needs]
+)
 def test_options_that_need_another_are_refused_without(command, one, files, tmp_path, monkeypatch):
     said = refuses([command, *CALLS[command].split(), *with_value(command, one)], files, tmp_path, monkeypatch)
     assert f"{flag(one)} needs {flag(NEEDS[command][one].split()[0])}" in said
@@ -416,7 +422,7 @@ def with_value(command: str, name: str) -> list[str]:
         "draft_tree",
         "image_tokens",
     )
-    sizes = ("split_max_size", "target_size", "gptq_memory", "rate")
+    sizes = ("split_max_size", "target_size", "gptq_memory", "device_memory", "rate")
     return [
         flag(name),
         "3"
