@@ -254,7 +254,6 @@ FLAGS = {
     "--process-output",
     "--nextn",
     "--round-activations",
-    "--fast",
     "--pure",
     "--allow-requantize",
     "--no-fallback",
