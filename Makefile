@@ -5,6 +5,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTHONS ?= 3.10 3.11 3.12 3.13
+TORCH ?= 'torch>=2.4'
 NUMBAS ?= 0.61 0.62 0.63 0.64 0.65 0.66 0.67 0.68
 RUN = $(VENV)/bin
 # Where this is set, each worker rewrites the assertions of all tests anew.
@@ -15,7 +16,7 @@ FAST = tests/archs/test_families.py tests/archs/vocab tests/gguftools/io/gguf te
 	tests/gguftools/conversion/test_quantize_austen.py tests/gguftools/metadata/test_chat_templates.py \
 	tests/quants/formats tests/runtime/test_tokenizer.py tests/test_zoo.py
 
-.PHONY: demo test test-all-numbas test-warm test-browser test-lowest test-all test-all-pythons lint suite fuzz verify model-types bench zoo \
+.PHONY: demo test test-all-numbas test-warm test-browser test-device test-lowest test-all test-all-pythons lint suite fuzz verify model-types bench zoo \
 	docs clean
 .DEFAULT_GOAL := test
 
@@ -64,6 +65,11 @@ test-warm: $(VENV)/installed
 test-browser: $(VENV)/installed
 	$(RUN)/python -m pytest -m browser tests/gguftools/publish/report
 
+# Models by torch, on the processor. TORCH may name a build of it.
+test-device: $(VENV)/installed
+	$(RUN)/python -c 'import torch' 2>/dev/null || $(RUN)/pip install --quiet $(TORCH)
+	$(RUN)/python -m pytest -n auto --dist loadfile -m device tests
+
 # The fast part with the lowest versions of all dependencies that pyproject.toml allows, in a VENV of its own. What numba
 # compiles there must not replace what another version of it compiled. Old packages are deprecated by newer ones, and what
 # is compared with transformers follows its newest version.
@@ -89,7 +95,7 @@ test-all-numbas:
 	[ -z "$$failed" ]
 
 test-all: lint
-	$(RUN)/python -m pytest -n auto --dist loadfile -m 'not verify and not browser' --hypothesis-profile random
+	$(RUN)/python -m pytest -n auto --dist loadfile -m 'not verify and not browser and not device' --hypothesis-profile random
 
 fuzz: $(VENV)/installed
 	$(RUN)/python -m tests.fuzz.test_mutations --count 200000

@@ -33,6 +33,7 @@ import archs.hparams.file_keys  # noqa: E402
 import archs.registry  # noqa: E402
 import archs.schema  # noqa: E402
 import gguftools  # noqa: E402
+from benchmarks.device import card_table  # noqa: E402
 from gguftools.__main__ import build_app  # noqa: E402
 from gguftools.cli.calls import arities  # noqa: E402
 from gguftools.cli.elsewhere import FIRST, LAST, PROGRAMS, meaning  # noqa: E402
@@ -281,6 +282,11 @@ def encoders() -> str:
     return table(("classes", "where the encoder's model type is", "encoders", "that run", "back again"), rows)
 
 
+def cards() -> str:
+    """What graphics cards measure by the plan."""
+    return table(*card_table())
+
+
 def keys(*starts: str) -> str:
     """The schema's keys that begin with one of these: type, bounds, what they mean."""
     known = {name: key for name, key in archs.schema.KEYS.items() if name.startswith(starts)}
@@ -518,6 +524,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "absent-keys": absent_keys,
     "added-keys": added_keys,
     "architectures": architectures,
+    "cards": cards,
     "commands": commands,
     "contradictions": contradictions,
     "coverage": coverage,

@@ -44,6 +44,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.measurement.perplexity": "perplexity",
     "gguftools.metadata.edit": "EditOptions set_metadata",
     "gguftools.metadata.operations": "Remove Rename Set SetChatTemplate SetItem SetSpecialToken SetType",
+    "gguftools.models.devices": "DeviceOptions",
     "gguftools.models.embedding": "embed",
     "gguftools.models.generating": "chat generate",
     "gguftools.models.generation": "GenerateOptions",
@@ -64,6 +65,7 @@ __all__ = [
     "Calibration",
     "CardOptions",
     "ConvertOptions",
+    "DeviceOptions",
     "DivergenceOptions",
     "DraftCheckOptions",
     "EditOptions",
@@ -182,6 +184,7 @@ if TYPE_CHECKING:
     from .measurement.perplexity import perplexity
     from .metadata.edit import EditOptions, set_metadata
     from .metadata.operations import Remove, Rename, Set, SetChatTemplate, SetItem, SetSpecialToken, SetType
+    from .models.devices import DeviceOptions
     from .models.embedding import embed
     from .models.generating import chat, generate
     from .models.generation import GenerateOptions

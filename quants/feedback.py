@@ -22,6 +22,7 @@ from .format import Format, format_named
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 INVERTED_AT_ONCE = 128  # rows of a triangle
+MIN_DIAGONAL = 1e-7  # of the largest one is added, which keeps nearly dependent columns apart
 # Offsets to the scale and minimum numbers that the encoder chose: what else is tried.
 MOVES, MINIMUM_MOVES = (-1, 1, -2, 2), (-1, 1)
 STEP = 256  # columns within which errors are carried at once; beyond them by a product of matrices
@@ -34,14 +35,19 @@ def upper_factor(hessian: Floats | Doubles, damping: float) -> Floats:
     Columns without any input count as having some that correlate with nothing.
     """
     work = np.array(hessian, np.float64)
-    diagonal = work.diagonal().copy()
-    seen = diagonal > 0
-    typical = float(np.median(diagonal[seen])) if seen.any() else 1.0
-    minimum = 1e-7 * diagonal.max(initial=0.0)  # keeps nearly dependent columns apart
-    work[np.diag_indices_from(work)] += damping * typical + minimum + np.where(seen, 0.0, typical)
+    work[np.diag_indices_from(work)] += damping_of(work.diagonal().copy(), damping)
     # Reverse the columns, take the lower factor and reverse it back: that gives the upper factor without inverting H.
     upper = np.asarray(np.linalg.cholesky(work[::-1, ::-1]), np.float64)[::-1, ::-1]
     return np.ascontiguousarray(_inverse_of_upper(upper), np.float32)
+
+
+def damping_of(diagonal: Doubles, damping: float) -> Doubles:
+    """Return what `upper_factor` adds to a matrix's diagonal: float64 (width,)."""
+    seen = diagonal > 0
+    typical = float(np.median(diagonal[seen])) if seen.any() else 1.0
+    minimum = MIN_DIAGONAL * diagonal.max(initial=0.0)
+    added: Doubles = damping * typical + minimum + np.where(seen, 0.0, typical)
+    return added
 
 
 def _inverse_of_upper(upper: Doubles) -> Doubles:
@@ -70,30 +76,46 @@ def encode_with_feedback(form: Format, rows: Floats, factor: Floats, weights: Fl
         other = format_named(form.like)
         return form.encode(other.decode(encode_with_feedback(other, rows, factor, weights)))
     left, raw = np.array(rows, np.float32), np.empty((n, form.row_bytes(width)), np.uint8)
-    step, size = max(STEP, form.block_size), form.block_bytes
+    step, size = step_of(form), form.block_bytes
     for first in range(0, width, step):
         last = min(first + step, width)
-        errors = np.empty((n, last - first), np.float32)
-        own = left[:, first:last].copy()
-        for start in range(first, last, form.block_size):
-            at = start - first
-            here = np.ascontiguousarray(own[:, at : at + form.block_size])
-            mattering = np.ascontiguousarray(weights[start : start + form.block_size])
-            blocks = form.encode(here, mattering)
-            upper = np.ascontiguousarray(factor[start:last, start:last])
-            if form.codes:
-                _round(form, form.codes, blocks, own, at, upper, errors, mattering)
-            elif form.points:
-                from .grid_feedback import choose  # its kernels take long to load
-
-                choose(form, form.points, blocks, own, at, upper, errors, mattering)
-            else:
-                _carry_block(form, blocks, own, at, upper, errors)
-            begin = start // form.block_size * size
-            raw[:, begin : begin + size] = blocks
+        upper = factor[first:last, first:last]
+        blocks, errors = encode_step(form, left[:, first:last].copy(), upper, weights[first:last])
+        raw[:, first // form.block_size * size : last // form.block_size * size] = blocks
         if last < width:
             left[:, last:] -= errors @ factor[first:last, last:]
     return raw
+
+
+def step_of(form: Format) -> int:
+    """Return the columns that `encode_step` takes, but for the last ones of a row."""
+    return max(STEP, form.block_size)
+
+
+def encode_step(form: Format, own: Floats, upper: Floats, weights: Floats) -> tuple[NDArray[np.uint8], Floats]:
+    """Encode neighbouring columns, carrying errors among them.
+
+    own: of rows, corrected by what earlier columns lost, float32 (n, columns); changed. upper, weights: the part of the
+    factor and of its diagonal for these columns. Returns their blocks, and their errors (n, columns) over the factor's
+    diagonal: columns after them lose errors @ the factor's rows.
+    """
+    n, width = own.shape
+    errors, raw = np.empty((n, width), np.float32), []
+    for at in range(0, width, form.block_size):
+        here = np.ascontiguousarray(own[:, at : at + form.block_size])
+        mattering = np.ascontiguousarray(weights[at : at + form.block_size])
+        blocks = form.encode(here, mattering)
+        rest = np.ascontiguousarray(upper[at:, at:])
+        if form.codes:
+            _round(form, form.codes, blocks, own, at, rest, errors, mattering)
+        elif form.points:
+            from .grid_feedback import choose  # its kernels take long to load
+
+            choose(form, form.points, blocks, own, at, rest, errors, mattering)
+        else:
+            _carry_block(form, blocks, own, at, rest, errors)
+        raw.append(blocks)
+    return np.concatenate(raw, axis=1), errors
 
 
 def _round(

@@ -13,7 +13,7 @@ from archs.hparams.file_keys import Keys
 from .arrays import Floats, Ids
 from .graph.builder import Graph
 from .graph.encoder_decoder import codes_graph
-from .graph.text import run
+from .graph.executors import run
 from .layer import ForwardContext, Layer, Network
 
 

@@ -67,7 +67,7 @@ class Branches:
         ).astype(np.int64)
 
     @cached_property
-    def _parts(self) -> list[tuple[slice, Rows, Rows]]:
+    def parts(self) -> list[tuple[slice, Rows, Rows]]:
         """Return for each tree: the trunk's rows; its branches' (branches, longest), padded with their last; which are
         not padding.
         """
@@ -85,7 +85,7 @@ class Branches:
     def attend(self, attend: Attend, q: Floats, k: Floats, v: Floats) -> Floats:
         """Return attention within every text: float32 (tokens, heads * width)."""
         out = np.empty((len(q), q.shape[1] * v.shape[2]), np.float32)
-        for trunk, rows, real in self._parts:
+        for trunk, rows, real in self.parts:
             count = trunk.stop - trunk.start
             if count:
                 out[trunk] = attend(q[trunk], k[trunk], v[trunk], np.arange(count), 1)

@@ -1,6 +1,7 @@
 """Run all layers of a model over whole texts: its graph (`runtime.graph`), run by the executor for texts."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ from .arrays import Floats
 from .graph import layers
 from .graph.attention import attention as write_attention
 from .graph.builder import Builder, Graph
+from .graph.executors import run
 from .graph.indexer import shared_keys as write_keys
 from .graph.net import net as write_net
 from .graph.operations import Input
-from .graph.text import Hook, run
+from .graph.text import Hook
 from .layer import ForwardContext, Layer, Network
 
 
@@ -43,11 +45,18 @@ def whole_graph_of(network: Network) -> Graph:
 
 
 def through_layer(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """Return a layer's output for the input x, which stays as it is. The layer may have other tensors than the
-    network's own.
+    """Return a layer's output for the input x, which stays as it is: of an array, or of states of the pass's device.
+
+    The layer may have other tensors than the network's own.
     """
     forward.first = 0
-    return _finished(run(layers.layer_graph(forward.network, layer, x.shape[1:]), forward, x), x)
+    graph = layers.layer_graph(forward.network, layer, x.shape[1:])
+    if forward.device is not None and not isinstance(x, np.ndarray):  # states of the device
+        through: Floats = forward.device.through(
+            replace(graph, checked={graph.output.number: layer.prefix}), forward, x
+        )
+        return through
+    return _finished(run(graph, forward, x), x)
 
 
 def through_block_layer(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
@@ -80,6 +89,11 @@ def attention(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
     width).
     """
     return _part(forward, f"attention of {layer.prefix}", x, lambda b, value: write_attention(b, layer, value), layer)
+
+
+def projected(forward: ForwardContext, layer: Layer, role: str, x: Floats) -> Floats:
+    """Return x (tokens, width) times a weight of a layer: float32 (tokens, rows)."""
+    return _part(forward, f"{role} of {layer.prefix}", x, lambda b, value: b.linear(layer, role, value, role), layer)
 
 
 def token_mixer(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:

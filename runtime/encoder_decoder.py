@@ -15,8 +15,8 @@ from quants.errors import ModelError
 from .arrays import Floats, Ids
 from .embedding import embed
 from .graph.builder import Graph
-from .graph.encoder_decoder import Side, side_graph, whole_graph
-from .graph.text import run
+from .graph.encoder_decoder import Side, cross_graph, side_graph, whole_graph
+from .graph.executors import run
 from .layer import ForwardContext, Layer, Network
 
 Context = tuple[tuple[Floats, Floats], ...]
@@ -57,14 +57,19 @@ def encode(forward: ForwardContext, both: EncoderDecoder, ids: Ids) -> Context:
     """Encode a text: return for each layer of the decoder keys and values for cross-attention, (tokens, heads,
     width).
     """
-    x, heads = read(forward, both, ids), forward.hparams.layers[0].heads
+    x = read(forward, both, ids)
     return tuple(
-        (
-            forward.project(layer, "cross_attn_k", x).reshape(len(x), heads, -1),
-            forward.project(layer, "cross_attn_v", x).reshape(len(x), heads, -1),
-        )
+        (_crossed(forward, layer, "cross_attn_k", x), _crossed(forward, layer, "cross_attn_v", x))
         for layer in both.decoder.layers
     )
+
+
+def _crossed(forward: ForwardContext, layer: Layer, role: str, x: Floats) -> Floats:
+    graphs, name = forward.network.graphs, (f"{layer.prefix}{role}",)
+    if name not in graphs:
+        graphs[name] = cross_graph(forward.network, layer, role)
+    result: Floats = run(graphs[name], forward, x)
+    return result
 
 
 def read(forward: ForwardContext, both: EncoderDecoder, ids: Ids) -> Floats:

@@ -149,7 +149,8 @@ def head(forward: ForwardContext, x: Floats) -> LazyLogits | Floats:
     if forward.observe:
         forward.observe(output.weight.name, x, 0, 1)
     finish = output.finish(threads)
-    return LazyLogits(x, output.weight, finish, threads, forward.precision, forward.profile, forward.streams)
+    logits = LazyLogits(x, output.weight, finish, threads, forward.precision, forward.profile, forward.streams)
+    return logits if forward.device is None else forward.device.logits(logits, output)
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,7 @@ class Products:
 
     def add(self, x: Floats, threads: int) -> None:
         """Add inputs x (n, width)."""
-
-        begin = 0
+        x, begin = np.ascontiguousarray(x, np.float32), 0
         for upper in self.uppers:
             mine = x[:, begin : begin + len(upper)]
 
@@ -56,6 +55,7 @@ class Products:
 
     def compare(self, x: Floats, y: Floats, threads: int) -> None:
         """Add the differences of inputs x (n, width) from the reference inputs y."""
+        x = np.ascontiguousarray(x, np.float32)
         self.drifts, begin, away = self.drifts or tuple(map(np.zeros_like, self.uppers)), 0, y - x
         for drift in self.drifts:
             here = slice(begin, begin + len(drift))
@@ -132,20 +132,32 @@ class Hessians:
         """Add the inputs x (n, width) of the weight `name`, or of one of its experts."""
         self.experts[name] = experts
         mine = self.of.get((name, expert))
-        if self._last is not None and self._last[0] is x:
+        if self._last is not None and self.are_same(self._last[0], x):
             shared = self._last[1]
             if self.of.setdefault((name, expert), shared) is shared:
                 return
         if mine is None:
-            mine = self.of[name, expert] = Products.of(x.shape[1], self.columns)
-        self._add(mine, np.ascontiguousarray(x, np.float32), name, -1)
+            mine = self.of[name, expert] = self.products(x.shape[1])
+        self._add(mine, x, name, -1)
         self._last = x, mine
+
+    def products(self, width: int) -> Products:
+        """Return an empty sum for inputs of this width."""
+        return Products.of(width, self.columns)
+
+    def reference(self) -> "Inputs":
+        """Return a collector of the inputs in a reference model."""
+        return Inputs()
+
+    def are_same(self, x: Floats, y: Floats) -> bool:
+        """Return whether two weights have the same input."""
+        return x is y
 
     def observe_values(self, name: str, first_row: int, mixed: Floats) -> None:
         """Add inputs (n, width) as mixed by attention, of the rows of `name` from first_row on."""
         key = name, first_row
         if key not in self.values:
-            self.values[key] = Products.of(mixed.shape[1], self.columns)
+            self.values[key] = self.products(mixed.shape[1])
         self._add(self.values[key], mixed, name, first_row)
 
     def _add(self, products: Products, x: Floats, name: str, first_row: int) -> None:

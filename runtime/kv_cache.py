@@ -22,6 +22,7 @@ from .arrays import Floats, Ids
 MIN_ROOM = 64  # tokens
 CacheType = Literal["f32", "f16", "q8_0"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
+State = Any  # a float32 array; of a cache on a device a tensor (see `runtime.device.cache`)
 Stored = NDArray[Any]  # (room, kv heads, width) float32; of a rounded cache uint8, the bytes of a head's row last
 
 
@@ -41,11 +42,11 @@ class KVCache:
         self.version = 0  # changes whenever arrays move, of states, too
         self._layers: dict[int, tuple[Stored, Stored]] = {}
         self._lengths: dict[int, int] = {}
-        self._states: dict[int, tuple[Floats, ...]] = {}
+        self._states: dict[int, tuple[State, ...]] = {}
         self._steps: dict[int, int] = {}
         self._shifts: dict[int, int] = {}  # after an image: by how much positions differ from the number of tokens
         self.memory = 0  # how many tokens recurrent layers can be rolled back by
-        self._trails: dict[tuple[int, int], list[Floats]] = {}  # (layer, which state): after each of the latest tokens
+        self._trails: dict[tuple[int, int], list[State]] = {}  # (layer, which state): after each of the latest tokens
 
     @property
     def length(self) -> int:
@@ -152,9 +153,13 @@ class KVCache:
             for wide, old in zip(room, arrays, strict=True):
                 wide[:seen] = old[:seen]
             other._layers[layer] = room[0], room[1]
-        other._states = {layer: tuple(each.copy() for each in states) for layer, states in self._states.items()}
-        other._trails = {place: [each.copy() for each in trail] for place, trail in self._trails.items()}
+        other._states = {layer: tuple(map(self._copied, states)) for layer, states in self._states.items()}
+        other._trails = {place: [*map(self._copied, trail)] for place, trail in self._trails.items()}
         return other
+
+    def _copied(self, state: State) -> State:
+        """Return a copy of a state, which may be changed in place."""
+        return state.copy()
 
     @property
     def room(self) -> int:
@@ -198,11 +203,11 @@ class KVCache:
                 self._states, self._steps, self.version = states, steps, self.version + 1
             raise
 
-    def states(self, layer: int) -> tuple[Floats, ...]:
+    def states(self, layer: int) -> tuple[State, ...]:
         """Return a recurrent layer's states; empty before its first token. The arrays may be changed in place."""
         return self._states.get(layer, ())
 
-    def keep(self, layer: int, tokens: int, *states: Floats) -> None:
+    def keep(self, layer: int, tokens: int, *states: State) -> None:
         """Store a recurrent layer's states after `tokens` more tokens."""
         before = self._states.get(layer, ())
         if len(before) != len(states) or any(map(operator.is_not, before, states)):
@@ -210,7 +215,7 @@ class KVCache:
         self._states[layer] = states
         self._steps[layer] = self._steps.get(layer, 0) + tokens
 
-    def remember(self, layer: int, state: int, after: Sequence[Floats]) -> None:
+    def remember(self, layer: int, state: int, after: Sequence[State]) -> None:
         """Record a recurrent layer's state number `state` after each of the latest tokens."""
         trail = self._trails.setdefault((layer, state), [])
         trail += after
@@ -234,7 +239,7 @@ class KVCache:
                 raise ValueError(f"layer {layer} does not remember its state {back} tokens ago")
             for part in parts:
                 del self._trails[layer, part][-back:]
-            self._states[layer] = tuple(self._trails[layer, part][-1].copy() for part in parts)
+            self._states[layer] = tuple(self._copied(self._trails[layer, part][-1]) for part in parts)
             self.version += 1
             self._steps[layer] = length
         for layer, seen in self._lengths.items():

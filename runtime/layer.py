@@ -1,10 +1,10 @@
 """Shared by all parts of a model: a layer's tensors, the model's hyperparameters, and the pass."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from .arrays import Floats, Ids
 from .branches import Branches, TokenTree
 from .images import EmbeddedImage, parts_of, rotated_at, seen_whole, together_at
 from .importance import Observe, ObserveExperts, ObserveValues
-from .kv_cache import KVCache
+from .kv_cache import CacheType, KVCache
 from .products import integer_product
 from .products.matmul import Inputs, matmul, matmul_experts
 from .products.precision import Precision
@@ -138,6 +138,83 @@ class Network:
         return layer + 1 if self.deepstack is None or layer < self.deepstack else None
 
 
+class Device(Protocol):
+    """What computes passes elsewhere than in numpy: see `runtime.device`.
+
+    name: "cuda", "mps", "xpu" or "cpu". title: its name for people. memory: bytes for weights; None for no limit.
+    sharing: devices of other models, each with a part of the same memory.
+    """
+
+    name: str
+    title: str
+    memory: int | None
+    sharing: list[Any]
+
+    def products(self, precision: Precision) -> str:
+        """Return in words how products of matrices are computed."""
+        ...
+
+    def release(self) -> None:
+        """Drop all weights, which are moved there again when they are read."""
+        ...
+
+    def new_cache(self, cache_type: CacheType, expected: int) -> KVCache:
+        """Return an empty cache there. Raises OptionError for an unknown type."""
+        ...
+
+    def run(self, graph: Any, forward: "ForwardContext", x: Floats, hooks: Any = None) -> Floats:
+        """Return the graph's result for the input x (tokens, width)."""
+        ...
+
+    def bytes_of(self, tensors: Iterable[Tensor]) -> int:
+        """Return the bytes that weights take there."""
+        ...
+
+    def streams(self, tensors: Iterable[Tensor], values: int = 0) -> bool:
+        """Return whether these weights do not fit, so that texts go through the model layer by layer. values: bytes of
+        a batch's values.
+        """
+        ...
+
+    def stream(
+        self, graph: Any, passes: "Sequence[tuple[ForwardContext, Floats]]", options: Any = None
+    ) -> Iterator[Floats]:
+        """Yield the graph's result for each pass and its input (tokens, width), reading each weight once. options:
+        `runtime.ahead.AheadOptions`.
+        """
+        ...
+
+    def tokens_at_once(self, graph: Any, length: int, weights: Sequence[Tensor] = ()) -> int:
+        """Return how many tokens, of whole texts of this length, are best computed together. weights: that are needed
+        besides the graph's.
+        """
+        ...
+
+    def logits(self, logits: Any, output: Any) -> Any:
+        """Return lazy logits that are computed there. output: `runtime.head.Output`."""
+        ...
+
+    def states(self, x: Floats, nbytes: int) -> Any:
+        """Return hidden states as `through` takes them. nbytes: of all states that are kept at once."""
+        ...
+
+    def through(self, graph: Any, forward: "ForwardContext", x: Any) -> Any:
+        """Return the graph's result for `states`, as states."""
+        ...
+
+    def drop(self, tensors: Iterable[Tensor]) -> None:
+        """Release weights."""
+        ...
+
+    def for_another(self) -> "Device":
+        """Return the same device for a model that shares some weights with this one."""
+        ...
+
+    def hessians(self, threads: int, columns: int) -> Any:
+        """Return empty `runtime.hessians.Hessians` that are summed there."""
+        ...
+
+
 @dataclass
 class Sparsity:
     """The score from which a neuron is computed, and how many of all neurons (of every token and layer) were so far."""
@@ -190,6 +267,7 @@ class ForwardContext:
     adapters: Ids | None = None
     first: int = 0  # position of each text from which the head needs rows
     hidden_keys: Floats | None = None  # from the last indexer (see `runtime.mixers.indexer`)
+    device: "Device | None" = None  # computes the graph; None for this processor
     first_values: Floats | None = None  # values of RWKV 7's first layer, which are mixed into those of later ones
     shared_keys: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # and values, that later layers reuse
     positions: Ids = field(init=False)

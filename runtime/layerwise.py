@@ -3,9 +3,11 @@
 Between two layers only the hidden states of the text are kept: float32, tokens times the model's width.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from quants import Tensor
 from quants.errors import ModelError
@@ -22,15 +24,22 @@ if TYPE_CHECKING:
     from .hessians import Hessians, Inputs
     from .model import RunningModel
 
+STATES = 3  # texts that weights are fitted to, and held-back ones, in two models
+
 
 @dataclass
 class Batch:
     """Windows of equal length between two layers: their hidden states x (tokens, width), or several streams (tokens,
-    streams * width).
+    streams * width). On a device: its states, see `runtime.layer.Device`.
     """
 
     forward: ForwardContext
-    x: Floats
+    x: Any
+
+    def states(self) -> Floats:
+        """Return the hidden states as an array."""
+        states: Floats = self.x if isinstance(self.x, np.ndarray) else self.x.cpu().numpy()
+        return states
 
 
 def check_layerwise(model: "RunningModel") -> None:
@@ -51,12 +60,41 @@ def begin(model: "RunningModel", inputs: Iterable[Ids]) -> list[Batch]:
         with one_thread():
             x = forward.finite("token_embd.weight", embed(forward, ids.reshape(-1)))
             batches.append(Batch(forward, begin_layers(forward, x)))
+    if model.device is not None:
+        nbytes = sum(batch.x.nbytes for batch in batches)
+        for batch in batches:
+            batch.x = model.device.states(batch.x, STATES * nbytes)
     return batches
+
+
+def hessians(model: "RunningModel", columns: int) -> "Hessians":
+    """Return empty sums of the inputs of products, where the model is computed. columns: maximum block size."""
+    from .hessians import Hessians
+
+    if model.device is None:
+        return Hessians(model.threads, columns)
+    made: Hessians = model.device.hessians(model.threads, columns)
+    return made
+
+
+def beside(model: "RunningModel", tensors: Mapping[str, Tensor]) -> "RunningModel":
+    """Return the model with other tensors, computed where it is."""
+    from .model import RunningModel
+
+    other = RunningModel(model.metadata, tensors, threads=model.threads)
+    other.device = None if model.device is None else model.device.for_another()
+    return other
+
+
+def drop(model: "RunningModel", layer: Layer) -> None:
+    """Release a layer's weights on the model's device."""
+    if model.device is not None:
+        model.device.drop(layer.tensors.values())
 
 
 def head_input(batch: Batch) -> Floats:
     """Return the head's input of a batch after all layers: float32 (tokens, width)."""
-    return ended(batch.forward, batch.x)
+    return ended(batch.forward, batch.states())
 
 
 def watch(batches: Iterable[Batch], layer: Layer, watched: "Hessians") -> None:
@@ -69,10 +107,8 @@ def watch_differences(batches: Iterable[Batch], aims: Iterable[Batch], layer: La
 
     aims: the same windows in a reference model, which go through the layer.
     """
-    from .hessians import Inputs
-
     for batch, aim in zip(batches, aims, strict=True):
-        watched.aims = Inputs()
+        watched.aims = watched.reference()
         advance([aim], layer, watched.aims)
         watch([batch], layer, watched)
     watched.aims = None
@@ -86,7 +122,8 @@ def advance(batches: Iterable[Batch], layer: Layer, watched: "Hessians | Inputs 
             forward.observe, forward.observe_values = watched.observe, watched.observe_values
         try:
             with one_thread():
-                batch.x = forward.finite(layer.prefix, through_layer(forward, layer, batch.x))
+                x = through_layer(forward, layer, batch.x)
+                batch.x = forward.finite(layer.prefix, x) if isinstance(x, np.ndarray) else x  # a device looks itself
         finally:
             forward.observe = forward.observe_values = None
 

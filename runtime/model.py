@@ -1,9 +1,9 @@
 """Metadata + tensors → a runnable model: `forward(tokens, cache)` gives logits."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,18 +21,20 @@ from quants.errors import ModelError, OptionError
 from quants.tensor import all_readable
 
 from . import decoder, encoder_decoder
+from .ahead import Ahead, AheadBatch, AheadOptions, groups_of
 from .arrays import Floats, Ids
 from .audio_codec import decode_audio_codes, spectra
 from .branches import Branches, TokenTree
 from .embedding import embed
 from .graph.compiled import CompiledGraph, Text
-from .head import LazyLogits, head, in_shape
+from .graph.placement import bytes_between, bytes_of_values, weights_of
+from .head import LazyLogits, head, in_shape, output_of
 from .images import EmbeddedImage, check_images
 from .importance import Observe, ObserveExperts
 from .kernels.blas import one_thread
 from .kernels.memory import keep_freed
 from .kv_cache import CacheType, KVCache
-from .layer import DAMAGED, ForwardContext, Layer, Network, Sparsity
+from .layer import DAMAGED, Device, ForwardContext, Layer, Network, Sparsity
 from .mixers.self_attention import supports_branches, supports_trees
 from .mtp import mtp_forward, next_token_network, one_stream
 from .products.gemv import MAX_TOKENS
@@ -41,6 +43,14 @@ from .profile import Profile
 from .rope import rope_scaling
 
 MAX_STEPS = 3  # of MAX_TOKENS each: from there on it is faster to decode weights once for all
+
+
+class Batch(NamedTuple):
+    """Arguments of `RunningModel.lazy_logits`: equally long texts, ids (n,) or (texts, n)."""
+
+    tokens: ArrayLike
+    first: int = 0
+    exact: bool = False
 
 
 class RunningModel:
@@ -93,6 +103,8 @@ class RunningModel:
         self.encoder = encoder_decoder.encoder_alone(keys, grouped)
         self.codes = decode_audio_codes(keys, grouped) if self.architecture.block.convolutions else None
         self.sparsity: Sparsity | None = None  # set by `use_predictor`
+        self.device: Device | None = None  # set to compute passes elsewhere (see `runtime.device`)
+        self._ahead: Ahead | None = None  # what `prepare` was given
         self.observe_experts: ObserveExperts | None = None  # set to observe each expert's output
         self.profile: Profile | None = None  # set to time each category of operations
 
@@ -123,7 +135,7 @@ class RunningModel:
         cache_type: the type of keys and values. expected: tokens to make room for. Raises OptionError for an unknown
         type.
         """
-        return KVCache(cache_type, expected)
+        return KVCache(cache_type, expected) if self.device is None else self.device.new_cache(cache_type, expected)
 
     def new_pass(
         self,
@@ -133,15 +145,19 @@ class RunningModel:
         branches: Branches | None = None,
         tree: TokenTree | None = None,
         images: Sequence[EmbeddedImage] = (),
+        exact: bool = False,
     ) -> ForwardContext:
-        """Return a pass of `texts` texts of `length` tokens each, which follow those in the cache."""
+        """Return a pass of `texts` texts of `length` tokens each, which follow those in the cache.
+
+        exact: with the precision "exact" instead of the model's.
+        """
         return ForwardContext(
             self.network,
             texts,
             length,
             cache,
             self.threads,
-            self.precision,
+            "exact" if exact else self.precision,
             self.observe,
             self.sparsity,
             self.profile,
@@ -149,6 +165,7 @@ class RunningModel:
             tree=tree,
             observe_experts=self.observe_experts,
             images=images,
+            device=self.device,
         )
 
     def logits(self, tokens: Sequence[int], decoder_tokens: Sequence[int] = ()) -> Floats:
@@ -345,7 +362,8 @@ class RunningModel:
         encoder.
         """
         block, other = self.network.block, self.encoder_decoder or self.encoder or self.codes
-        return not other and not block.hidden_states and block.causal and bool(self.network.layers)
+        runs_here = self.device is None and not other
+        return runs_here and not block.hidden_states and block.causal and bool(self.network.layers)
 
     @property
     def _is_plain(self) -> bool:
@@ -367,13 +385,14 @@ class RunningModel:
             return None  # the text's length decides how it is rotated: all of these tokens at once
         return self._compiled if plain and tokens <= MAX_STEPS * MAX_TOKENS else None
 
-    def lazy_logits(self, tokens: ArrayLike, first: int = 0) -> LazyLogits:
+    def lazy_logits(self, tokens: ArrayLike, first: int = 0, exact: bool = False) -> LazyLogits:
         """Return `forward` without a cache, with logits computed on demand.
 
-        Raises ModelError for a model that ends in hidden states.
+        exact: with the precision "exact" instead of the model's. Raises ModelError for a model that ends in hidden
+        states.
         """
         ids = self._checked(tokens)
-        result = self._evaluate(ids.reshape(-1, ids.shape[-1]), None, first)
+        result = self._evaluate(ids.reshape(-1, ids.shape[-1]), None, first, exact=exact)
         if not isinstance(result, LazyLogits):
             raise ModelError(f"{self.architecture.name} gives no logits: it ends in hidden states")
         return in_shape(result, *ids.shape[:-1])
@@ -438,6 +457,7 @@ class RunningModel:
             self.observe,
             profile=self.profile,
             observe_experts=self.observe_experts,
+            device=self.device,
         )
         rows = self.mtp_input(np.ascontiguousarray(hidden[:, :-1]).reshape(-1, hidden.shape[-1]))
         with one_thread():
@@ -453,7 +473,10 @@ class RunningModel:
         if self.network.keys.get(count) is None or reader.keys.get(count) is not None:
             return states
         with one_thread():
-            return one_stream(ForwardContext(self.network, 1, len(states), None, self.threads, self.precision), states)
+            forward = ForwardContext(
+                self.network, 1, len(states), None, self.threads, self.precision, device=self.device
+            )
+            return one_stream(forward, states)
 
     def mtp_forward(self, hidden: Floats, following: Sequence[int], cache: KVCache | None) -> LazyLogits:
         """Return `mtp_logits` of one text as it grows: x (n, width). hidden (n, width): of its next positions.
@@ -461,7 +484,7 @@ class RunningModel:
         """
         ids = self._checked(following)
         forward = ForwardContext(
-            self.next_tokens, 1, len(ids), cache, self.threads, self.precision, profile=self.profile
+            self.next_tokens, 1, len(ids), cache, self.threads, self.precision, profile=self.profile, device=self.device
         )
         with one_thread():
             return mtp_forward(forward, hidden, ids)
@@ -475,8 +498,12 @@ class RunningModel:
         tree: TokenTree | None = None,
         images: Sequence[EmbeddedImage] = (),
         noted: dict[int, Floats] | None = None,
+        exact: bool = False,
     ) -> LazyLogits | Floats:
-        """Return `head` for positions `first` and on of each text, one after the other. noted: of `ForwardContext`."""
+        """Return `head` for positions `first` and on of each text, one after the other.
+
+        noted: of `ForwardContext`. exact: of `lazy_logits`.
+        """
         if images:
             self._check_images(images, texts)
         if self.encoder is not None:
@@ -487,21 +514,107 @@ class RunningModel:
             with one_thread():
                 made = [spectra(self.new_pass(1, len(each)), self.codes, each) for each in texts]
             return np.concatenate([frames[first:] for frames in made])
-        forward = self.new_pass(len(texts), texts.shape[1], cache, branches, tree, images)
+        plain = cache is None and branches is None and tree is None and noted is None
+        if (
+            plain
+            and self._ahead is not None
+            and (result := self._ahead.take(AheadBatch(texts, first, exact))) is not None
+        ):
+            return self._headed(*result, first)
+        forward = self.new_pass(len(texts), texts.shape[1], cache, branches, tree, images, exact)
         forward.noted = {} if noted is None else noted
         forward.tokens = texts.reshape(-1)
         with one_thread():  # for the same bits whatever threads others use
             x = forward.finite("token_embd.weight", embed(forward, texts.reshape(-1)))
             if self.encoder_decoder is not None:
                 x = forward.from_position(first, encoder_decoder.decode(forward, self.encoder_decoder, x))
-            elif self.observe is None:
-                x = decoder.decode(forward, x, first)
             else:  # observers get the inputs at all positions
-                x = forward.from_position(first, decoder.decode(forward, x))
-                forward.streams = None if first else forward.streams
+                x = decoder.decode(forward, x, 0 if self.observe else first)
+                return self._headed(forward, x, first, cache)
             if cache is not None and forward.next_position is not None:
                 cache.shift_to(forward.next_position)
             return head(forward, x)
+
+    def _headed(
+        self, forward: ForwardContext, x: Floats, first: int, cache: KVCache | None = None
+    ) -> LazyLogits | Floats:
+        """Return `head` for x, the last layer's output at positions `first` and on, or at all if there are
+        observers.
+        """
+        if self.observe is not None:
+            x = forward.from_position(first, x)
+            forward.streams = None if first else forward.streams
+        if cache is not None and forward.next_position is not None:
+            cache.shift_to(forward.next_position)
+        with one_thread():
+            return head(forward, x)
+
+    def bytes_on_device(self, tokens: int) -> int:
+        """Return the bytes that the model's device needs for all weights and for a pass of so many tokens."""
+        assert self.device is not None
+        if self.encoder_decoder or self.encoder or self.codes:
+            return self.device.bytes_of(self.tensors.values())
+        graph = decoder.graph_of(self.network, self.sparsity is not None)
+        weights = [*weights_of(graph), output_of(self.network).weight]
+        return self.device.bytes_of(weights) + bytes_of_values(graph, 1, tokens)
+
+    def tokens_at_once(self, length: int) -> int:
+        """Return how many tokens, of whole texts of this length, the model's device best computes together."""
+        assert self.device is not None
+        if self.encoder_decoder or self.encoder or self.codes:
+            return length
+        graph = decoder.graph_of(self.network, self.sparsity is not None)
+        return self.device.tokens_at_once(graph, length, [output_of(self.network).weight])
+
+    def prepare(self, batches: Iterable[Batch | tuple[ArrayLike, int]], options: AheadOptions | None = None) -> Ahead:
+        """Say what `lazy_logits` will be asked for, in which order; a device that reads weights layer by layer then
+        computes many batches at once, when the first of them is asked for.
+
+        batches: its arguments. Observers have to be set before, and get all that batches make
+        when they are computed. Changes nothing where one batch after another is as good. What is not asked for is
+        dropped by the next call, or at the end of the block: `with model.prepare(batches): ...`. Raises ModelError for
+        an id outside the vocabulary; `lazy_logits` raises what computing a group raises.
+        """
+        options = options or AheadOptions()
+        self._ahead = None
+        ahead = Ahead(self._groups_ahead(batches, options), partial(self._compute_ahead, options), options)
+        self._ahead = ahead
+        return ahead
+
+    def _groups_ahead(
+        self, batches: Iterable[Batch | tuple[ArrayLike, int]], options: AheadOptions
+    ) -> list[list[AheadBatch]]:
+        """Return batches in groups that are computed together; none if each is as well computed alone."""
+        if self.device is None or self.encoder_decoder or self.encoder or self.codes:
+            return []
+        shaped = []
+        for given in batches:
+            batch = Batch(*given)
+            ids = self._checked(batch.tokens)
+            shaped.append(AheadBatch(ids.reshape(-1, ids.shape[-1]), batch.first, batch.exact))
+        graph = decoder.graph_of(self.network, self.sparsity is not None)
+        largest = max(shaped, key=lambda each: each.ids.size, default=None)
+        weights = [*weights_of(graph), output_of(self.network).weight]
+        if largest is None or not self.device.streams(weights, bytes_of_values(graph, *largest.ids.shape)):
+            return []
+        return groups_of(shaped, partial(bytes_between, graph), options.host_memory)
+
+    def _compute_ahead(
+        self, options: AheadOptions, batches: Sequence[AheadBatch], progress: Callable[[int, int], None] | None
+    ) -> Iterator[tuple[ForwardContext, Floats]]:
+        """Yield the output of the last layer for each batch, with its pass."""
+        assert self.device is not None
+        passes = []
+        for batch in batches:
+            texts, length = batch.ids.shape
+            forward = self.new_pass(texts, length, exact=batch.exact)
+            forward.tokens, forward.first = batch.ids.reshape(-1), 0 if self.observe else batch.first
+            with one_thread():
+                passes.append((forward, forward.finite("token_embd.weight", embed(forward, forward.tokens))))
+        graph = decoder.graph_of(self.network, self.sparsity is not None)
+        results = self.device.stream(graph, passes, replace(options, progress=progress))
+        for (forward, _), x in zip(passes, results, strict=True):
+            yield forward, x
 
     def _check_images(self, images: Sequence[EmbeddedImage], texts: Ids) -> None:
         """Raise OptionError or ModelError for images that cannot be used."""

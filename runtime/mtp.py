@@ -85,7 +85,7 @@ def mtp_forward(forward: ForwardContext, hidden: Floats, following: Ids) -> Lazy
         embedded = np.repeat(embedded, len(normed) // len(embedded), axis=0)
     else:
         normed = forward.norm(layer, "nextn.hnorm", hidden)
-    x = forward.project(layer, "nextn.eh_proj", np.concatenate((embedded, normed), axis=1))
+    x = decoder.projected(forward, layer, "nextn.eh_proj", np.concatenate((embedded, normed), axis=1))
     x = decoder.through_layers(forward, x.reshape(len(hidden), -1))
     own = "nextn.shared_head_norm.weight" in layer
     x = forward.norm(layer, "nextn.shared_head_norm", x) if own else forward.norm(outside, "output_norm", x)
@@ -93,10 +93,10 @@ def mtp_forward(forward: ForwardContext, hidden: Floats, following: Ids) -> Lazy
     weight = layer.need(name) if name in layer else None
     if weight is not None and forward.observe:
         forward.observe(weight.name, x, 0, 1)
-    finish = output.finish(forward.threads)
-    return LazyLogits(
-        x, weight or output.weight, finish, forward.threads, forward.precision, forward.profile, forward.streams
-    )
+    output = output if weight is None else replace(output, weight=weight)
+    finish, own_weight = output.finish(forward.threads), output.weight
+    logits = LazyLogits(x, own_weight, finish, forward.threads, forward.precision, forward.profile, forward.streams)
+    return logits if forward.device is None else forward.device.logits(logits, output)
 
 
 def one_stream(forward: ForwardContext, states: Floats) -> Floats:

@@ -13,8 +13,8 @@ from .arrays import Floats
 from .audio_codec import codes_graph_of
 from .graph import operations as op
 from .graph.builder import Graph, Node
+from .graph.executors import run
 from .graph.hooks import Observer, Wanted, hooks_on
-from .graph.text import run
 from .kernels.blas import one_thread
 from .model import RunningModel
 

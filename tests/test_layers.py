@@ -47,6 +47,7 @@ ORDER = (
     "runtime.evaluation.perplexity runtime.evaluation.divergence runtime.evaluation.choices "
     "runtime.evaluation.stored_states "
     "runtime.evaluation.statistics runtime.evaluation.stored_logits runtime.evaluation.windows",
+    "runtime.device",
     "runtime.multimodal",
     "runtime.speculation",
     "runtime.generation runtime.batched_generation runtime.beam_search",
@@ -57,6 +58,7 @@ ORDER = (
     "gguftools.metadata",
     "gguftools.writing",
     "gguftools.quantization",
+    "gguftools.models.devices",
     "gguftools.models.left_out gguftools.models.sources gguftools.models.generation gguftools.models.chat",
     "gguftools.models",
     "gguftools.inspection",

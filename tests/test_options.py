@@ -66,6 +66,9 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--threads": COUNTS,
     "--workers": COUNTS,
     "--scheduler": ("", "x:y", "nonsense://a"),
+    "--card": ("", "Voodoo 2", "A100"),
+    "--device": ("", "gpu", "cuda:x", "cuda:1000", "cuda:99"),
+    "--device-memory": SIZES,
     "--rate": SIZES,
     "--prices": ("", "absent.json", "TEXT"),
     "--memory": SIZES,
@@ -216,6 +219,7 @@ NEEDED_BESIDE = {
     "--top-k": ["--save-base", "base.gguf"],
     "--gptq-chunks": ["--gptq", "TEXT"],
     "--gptq-memory": ["--gptq", "TEXT"],
+    "--device-memory": ["--device", "cpu"],
     "--draft-max": ["--draft-lookup"],
     "--draft-tree": ["--draft-mtp"],
     "--draft-min-p": ["--draft-mtp"],
@@ -223,12 +227,14 @@ NEEDED_BESIDE = {
     "--image": ["--mmproj", "MODEL"],
     "--audio": ["--mmproj", "MODEL"],
     "--image-tokens": ["--image", "TEXT", "--mmproj", "MODEL"],
+    "--card": ["--plan"],
     "--rate": ["--plan"],
     "--prices": ["--plan"],
     "--min-rows": ["--merge", "filled.gguf"],
 }
 # Flags. What they do not go with stands in gguftools.cli.exclusions, whose every entry is tried below.
 FLAGS = {
+    "--fast",
     "--quiet",
     "--verbose",
     "--debug",
@@ -386,10 +392,13 @@ def test_options_that_contradict_each_other_are_refused(command, one, other, fil
     assert "cannot be combined with" in said
 
 
-@pytest.mark.parametrize(("command", "one"), [(command, one) for command, needs in NEEDS.items() for one in needs])
+@pytest.mark.parametrize(
+    ("command", "one"), [(command or "evaluate", one) for command, needs in NEEDS.items() for one in needs]
+)
 def test_options_that_need_another_are_refused_without(command, one, files, tmp_path, monkeypatch):
     said = refuses([command, *CALLS[command].split(), *with_value(command, one)], files, tmp_path, monkeypatch)
-    assert f"{flag(one)} needs {flag(NEEDS[command][one].split()[0])}" in said
+    needed = {**NEEDS[""], **NEEDS.get(command, {})}[one].split()[0]
+    assert f"{flag(one)} needs {flag(needed)}" in said
 
 
 def with_value(command: str, name: str) -> list[str]:
@@ -399,6 +408,8 @@ def with_value(command: str, name: str) -> list[str]:
         return [flag(name)]
     counts = (
         "check_logits",
+        "skip_chunks",
+        "save_every",
         "split_max_tensors",
         "threads",
         "workers",
@@ -414,7 +425,7 @@ def with_value(command: str, name: str) -> list[str]:
         "draft_tree",
         "image_tokens",
     )
-    sizes = ("split_max_size", "target_size", "gptq_memory", "rate")
+    sizes = ("device_memory", "split_max_size", "target_size", "gptq_memory", "rate")
     return [
         flag(name),
         "3"

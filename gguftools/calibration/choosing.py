@@ -1,7 +1,8 @@
 """Choose how to encode one weight, by its inputs on texts that were held back.
 
 The candidates are the format's own encoder, the same weighted by the inputs' mean squares, and error feedback with
-little, usual and much damping. The one that changes the product's output least on held-back inputs is taken.
+little, usual and much damping. The one that changes the product's output least on held-back inputs is taken. Where the
+matrices are, on the processor or on a device, is a matter of `Computed` alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,24 +11,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quants import Format
 
-from .bounds import AT_ONCE
+from .computed import SPAN, Computed, Floats, Raw
 
 if TYPE_CHECKING:
     from runtime.hessians import Products
     from runtime.products.block_diagonal import BlockDiagonal
 
-Floats = NDArray[np.float32]
-Raw = NDArray[np.uint8]
 Encode = Callable[[Floats], Raw]
 EncodeAll = Callable[["Method", "BlockDiagonal | None", Floats], Raw | None]  # method, correction, rows
 
 DAMPINGS = (0.03, 0.1, 0.5)  # of the median of the Hessian's diagonal
 TRIED_ROWS = 192  # encoded with every method
-SPAN = 64  # rows that a thread encodes at once, the same however many threads there are
 AIM = 0.25  # the share of what inputs lost that rows make up for: each layer does, so that all would do too much
 FEW = 2.0  # inputs for each column, below which an expert's matrix is drawn towards that of all
 
@@ -117,41 +114,20 @@ def loss(difference: Floats, matrix: "BlockDiagonal") -> float:
     return matrix.along(difference, difference)
 
 
-def methods(form: Format, inputs: "BlockDiagonal", before: Encode, before_name: str, threads: int) -> list[Method]:
+def methods(
+    form: Format, inputs: "BlockDiagonal", before: Encode, before_name: str, computed: Computed
+) -> list[Method]:
     """Return the candidates for rows with such inputs; the first is the encoder without texts."""
-    from quants.feedback import upper_factor
-    from runtime.kernels.threads import parallel, spans
-
     weights = np.maximum(inputs.diagonal(), 0).astype(np.float32)
     tried = [Method(before_name, before)]
     if not weights.any():
         return tried
     if form.uses_importance:
         tried.append(Method("weighted", lambda rows: form.encode(rows, weights)))
-    wanted = [(damping, at) for damping in DAMPINGS for at in range(len(inputs.blocks))]
-    factors: dict[tuple[float, int], Floats] = {}
-
-    def factor(start: int, stop: int) -> None:
-        for damping, at in wanted[start:stop]:
-            factors[damping, at] = upper_factor(inputs.blocks[at], damping)
-
-    parallel(factor, spans(len(wanted), 1), min(threads, AT_ONCE))
-    for damping in DAMPINGS:
-        own = [factors[damping, at] for at in range(len(inputs.blocks))]
-        tried.append(Method("feedback", partial(encode_by_columns, form, own, weights), damping, own, weights))
+    for damping, own in zip(DAMPINGS, computed.triangles(inputs, DAMPINGS), strict=True):
+        encode = partial(computed.encode_by_columns, form, own, weights)
+        tried.append(Method("feedback", encode, damping, own, weights))
     return tried
-
-
-def encode_by_columns(form: Format, factors: Sequence[Floats], weights: Floats, rows: Floats) -> Raw:
-    """Encode rows with error feedback inside each factor's block of columns."""
-    from quants.feedback import encode_with_feedback
-
-    begin, raw = 0, []
-    for factor in factors:
-        here = slice(begin, begin + len(factor))
-        raw.append(encode_with_feedback(form, np.ascontiguousarray(rows[:, here]), factor, weights[here]))
-        begin = here.stop
-    return np.concatenate(raw, axis=1)
 
 
 def choose(
@@ -160,20 +136,18 @@ def choose(
     form: Format,
     before: Encode,
     before_name: str,
-    threads: int,
+    computed: Computed,
     elsewhere: EncodeAll | None = None,
 ) -> Chosen:
     """Encode values (rows, width) of a piece with the method that is best on held-back inputs.
 
     elsewhere: encodes all rows with the chosen method on workers, or returns None if that is not worth it.
     """
-    from runtime.kernels.blas import one_thread
     from runtime.kernels.threads import parallel, spans
 
     sample = values[np.unique(np.linspace(0, len(values) - 1, min(TRIED_ROWS, len(values))).astype(np.intp))]
-    with one_thread():  # the same bytes however many threads there are
-        candidates = methods(form, piece.inputs, before, before_name, threads)
-    held, parts = piece.held.single(), spans(len(sample), SPAN)
+    candidates = methods(form, piece.inputs, before, before_name, computed)
+    held, parts = piece.held.single(), spans(len(sample), computed.rows_at_once(sample.shape[1]))
 
     def errors(encoders: Sequence[Encode | None], pull: Floats | None = None) -> list[float]:
         """Of the output, for each encoder; None loses all. pull: what rows are drawn towards, (rows, width)."""
@@ -188,7 +162,7 @@ def choose(
                 if pull is not None:
                     table[method, part] -= 2 * float(np.einsum("ij,ij->", pull[here], lost, dtype=np.float64))
 
-        parallel(attempt, spans(table.size, 1), threads)
+        parallel(attempt, spans(table.size, 1), computed.calls_at_once)
         sums: list[float] = table.sum(axis=1).tolist()
         return sums
 
@@ -196,14 +170,14 @@ def choose(
     best = candidates[losses.index(min(losses))]
     encode, change = best.encode, None
     if best.factors and piece.drift is not None and piece.held_drift is not None:
-        wanted = correction(piece.drift, best.factors, threads)
+        wanted = computed.correction(piece.drift, best.factors, AIM)
         encode_corrected = partial(encode_aimed, best.encode, wanted)
         corrected_loss, plain_loss = errors([encode_corrected, best.encode], AIM * piece.held_drift.times(sample))
         if corrected_loss < plain_loss:
             encode, change = encode_corrected, wanted
     raw = None if elsewhere is None else elsewhere(best, change, values)
     if raw is None:
-        raw = encode_spans(encode, values, form, threads)
+        raw = encode_spans(encode, values, form, computed, bool(best.factors))
     whole = whole or 1.0
     return Chosen(raw, best.name, best.damping, min(losses) / whole, losses[0] / whole, change is not None)
 
@@ -213,29 +187,11 @@ def encode_aimed(encode: Encode, change: "BlockDiagonal", rows: Floats) -> Raw:
     return encode(rows + change.times(rows))
 
 
-def correction(drift: "BlockDiagonal", factors: Sequence[Floats], threads: int) -> "BlockDiagonal":
-    """Return C: rows W become W + W C, to reproduce on inputs x part of W's output on the original's inputs y.
+def encode_spans(encode: Encode, values: Floats, form: Format, computed: Computed, by_columns: bool = True) -> Raw:
+    """Encode rows (n, width), some at a time from the first: bytes may depend on which rows are encoded together.
 
-    V = W + W (y - x) x^T (x x^T)^-1 brings V x nearest to W y; the fraction AIM of that change is taken. factors: of
-    the damped inverse, for blocks of columns (see `quants.feedback.upper_factor`).
+    by_columns: `encode` is a method of `computed`, which may have threads of its own.
     """
-    from runtime.kernels.threads import parallel, spans
-    from runtime.products.block_diagonal import BlockDiagonal
-
-    blocks = []
-    for (_, own), factor in zip(drift.columns(), factors, strict=True):
-        block = own.astype(np.float32)
-
-        def solve(start: int, stop: int, factor: Floats = factor, block: Floats = block) -> None:
-            block[start:stop] = np.float32(AIM) * (block[start:stop] @ factor.T @ factor)
-
-        parallel(solve, spans(len(block), SPAN), threads)
-        blocks.append(block)
-    return BlockDiagonal(tuple(blocks))
-
-
-def encode_spans(encode: Encode, values: Floats, form: Format, threads: int) -> Raw:
-    """Encode rows (n, width), SPAN at a time from the first: bytes may depend on which rows are encoded together."""
     from runtime.kernels.threads import parallel, spans
 
     raw = np.empty((len(values), form.row_bytes(values.shape[1])), np.uint8)
@@ -243,7 +199,10 @@ def encode_spans(encode: Encode, values: Floats, form: Format, threads: int) -> 
     def one(start: int, stop: int) -> None:
         raw[start:stop] = encode(np.ascontiguousarray(values[start:stop]))
 
-    parallel(one, spans(len(values), SPAN), threads)
+    rows, calls = SPAN, computed.threads
+    if by_columns:
+        rows, calls = computed.rows_at_once(values.shape[1]), computed.calls_at_once
+    parallel(one, spans(len(values), rows), calls)
     return raw
 
 

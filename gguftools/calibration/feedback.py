@@ -17,17 +17,18 @@ from numpy.typing import NDArray
 from quants import Format
 from quants.arguments import thread_count
 
-from ..measurement.perplexity import tokens_at_once
+from ..models.devices import running_on
 from ..models.model import Model
 from ..quantization.planning import Planned, PrunedModel
 from ..writing.items import Item
 from ..writing.options import WriteOptions
 from ..writing.row_blocks import Progress
-from .bounds import columns_within
+from .bounds import columns_on, windows_on
 from .choosing import Chosen, Piece, choose, combined, pieces_of
+from .computed import Computed, computed_for
 from .encoded import Encoded
 from .row_tasks import Workers
-from .texts import Windows, split_evenly
+from .texts import Calibration, Windows, split_evenly
 
 if TYPE_CHECKING:
     from runtime.hessians import Hessians
@@ -56,22 +57,22 @@ def encode_layers(
     items: Mapping[str, Item],
     windows: Windows,
     kept: Encoded,
-    memory: int,
+    calibration: Calibration,
     write: WriteOptions,
     workers: Workers | None = None,
 ) -> None:
     """Encode the weights of `items` that products of the model use, into `kept`.
 
-    layers: the model as it is written, by the output's names. memory: bytes that matrices of a layer's inputs may take
-    (see `columns_within`). write: threads, and progress(bytes of weights done, of how many, layer). workers: encode
-    rows instead of this process. Raises ModelError for a model that cannot be run layer by layer, FileError.
+    layers: the model as it is written, by the output's names. calibration: where it is computed, and the bytes that
+    matrices of a layer's inputs may take (see `columns_within`). write: threads, and progress(bytes of weights done, of
+    how many, layer). workers: encode rows instead of this process. Raises ModelError for a model that cannot be run
+    layer by layer, FileError, OptionError for a device that cannot be used.
     """
-    from runtime.model import RunningModel
-
     threads, progress = thread_count(write.threads), write.progress or (lambda *_: None)
-    net = RunningModel(layers.metadata, layers.tensors, threads=threads)
-    at_once = max(1, tokens_at_once(model) // windows.fitted.shape[1])
-    _Work(net, items, kept, windows, at_once, memory, threads, progress, workers).run()
+    net = running_on(calibration.device, layers.metadata, layers.tensors, threads=threads)
+    at_once = windows_on(net, model, windows.fitted.shape[1])
+    computed = computed_for(net)
+    _Work(net, items, kept, windows, at_once, calibration.memory, computed, progress, workers).run()
 
 
 @dataclass
@@ -84,7 +85,7 @@ class _Work:
     windows: Windows
     at_once: int
     memory: int
-    threads: int
+    computed: Computed
     progress: Progress
     workers: Workers | None
 
@@ -111,6 +112,8 @@ class _Work:
             encoded = layerwise.with_tensors(layer, changed)
             layerwise.advance(fitted, encoded)
             layerwise.advance(held, encoded)
+            for each in (layer, encoded):
+                layerwise.drop(self.net, each)
         if self._wants(HEAD):
             hessians, held_hessians = self._hessians([HEAD]), self._hessians([HEAD])
             layerwise.watch_head(fitted, HEAD, hessians)
@@ -127,19 +130,19 @@ class _Work:
 
     def _hessians(self, names: Iterable[str]) -> "Hessians":
         """Return empty matrices for the inputs of these weights."""
-        from runtime.hessians import Hessians
+        from runtime import layerwise
 
-        return Hessians(self.threads, columns_within(self.memory, (self.items[name].tensor for name in names)))
+        tensors = (self.items[name].tensor for name in names)
+        return layerwise.hessians(self.net, columns_on(self.net.device, self.memory, tensors))
 
     def _begin(self, ids: NDArray[np.int64], as_it_was: bool = False) -> list["Batch"]:
         """Embed texts, with the output's embedding, or with the model's if `as_it_was`."""
         from runtime import layerwise
-        from runtime.model import RunningModel
 
         net = self.net
         if EMBEDDING in self.kept.tensors and not as_it_was:
             changed = {**net.tensors, EMBEDDING: self.kept.tensors[EMBEDDING]}
-            net = RunningModel(net.metadata, changed, threads=self.threads)
+            net = layerwise.beside(net, changed)
         return layerwise.begin(net, split_evenly(ids, self.at_once))
 
     def _encode(self, name: str, hessians: "Hessians", held_hessians: "Hessians") -> None:
@@ -161,7 +164,7 @@ class _Work:
             importance, name = item.importance[piece.start // share], "importance matrix"
         before = partial(_encode_plainly, item.format, importance)
         elsewhere = None if self.workers is None else partial(self.workers.encode, item, piece.start)
-        return choose(values, piece, item.format, before, name, self.threads, elsewhere)
+        return choose(values, piece, item.format, before, name, self.computed, elsewhere)
 
     def _encode_embedding(self, first: "Layer") -> None:
         """Encode the token embedding by how an error in its rows changes the first products.
@@ -172,9 +175,11 @@ class _Work:
 
         hessians = self._hessians([EMBEDDING])
         layerwise.watch(self._begin(self.windows.held[:1]), first, hessians)
+        layerwise.drop(self.net, first)
         item, matrix = self.items[EMBEDDING], readers_of(self.net, first, hessians)
         if matrix is None or item.tensor.width != len(matrix):
             return
+        matrix = self.computed.moved(matrix)
         chosen = self._encode_piece(item, Piece(0, item.tensor.rows, matrix, matrix))
         self.kept.keep(item.tensor, item.format, chosen.raw, chosen.as_dict())
 

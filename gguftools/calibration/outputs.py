@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from quants.arguments import thread_count
+from quants.errors import OptionError
 
+from ..models.devices import torch_device_for
 from ..models.model import Model
 from ..quantization.outputs import EncodeAhead
 from ..quantization.planning import Planned, Planner
@@ -27,8 +29,10 @@ VERSION = 3  # of how weights are encoded: an earlier run of another one is not 
 def with_feedback(model: Model, calibration: Calibration) -> EncodeAhead:
     """Return the `encode` function of `write_recipes` for error feedback on calibration texts.
 
-    Its run's progress(bytes of weights done, of how many, layer). Raises what reading the texts raises.
+    Its run's progress(bytes of weights done, of how many, layer). Raises what reading the texts raises, OptionError for
+    a device that is not there.
     """
+    device = torch_device_for(calibration.device)
     windows = calibration_windows(model, calibration)
 
     @contextmanager
@@ -51,11 +55,15 @@ def with_feedback(model: Model, calibration: Calibration) -> EncodeAhead:
             "memory": calibration.memory,
             "sources": fingerprint(planner.origin.files, planner.origin.recorded),
         }
+        away = run.executor if leaves_process(run.executor) else None
+        if device is not None:
+            head["device"] = device.name
+            if away is not None:
+                raise OptionError("error feedback on a device shares no work with workers", "leave out `executor`")
         with open_encoded(planned.files[0].path, head, run.resume) as kept:
             kept.restore({name: (item.tensor, [item.format]) for name, item in items.items()})
-            away = run.executor if leaves_process(run.executor) else None
             workers = None if away is None else Workers(away, run.source, kept, thread_count(run.threads))
-            encode_layers(model, planner.layers, items, windows, kept, calibration.memory, run, workers)
+            encode_layers(model, planner.layers, items, windows, kept, calibration, run, workers)
             made_by = json.dumps(head, sort_keys=True)
 
             def ready(item: Item) -> Item:

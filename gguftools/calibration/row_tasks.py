@@ -19,7 +19,8 @@ from quants import Format, format_named
 from ..measurement.workers import in_turn
 from ..writing.items import Item
 from ..writing.remote_tasks import Source, known_to_workers, tensors_of
-from .choosing import SPAN, Encode, Floats, Method, Raw, encode_aimed, encode_by_columns, encode_spans
+from .choosing import Encode, Method, encode_aimed, encode_spans
+from .computed import SPAN, Floats, Processor, Raw
 from .encoded import Encoded, Lent
 
 if TYPE_CHECKING:
@@ -94,10 +95,11 @@ def _encode(arrays: Sequence[Floats], aimed: bool, rows: Floats, form: Format, t
 
     weights, *blocks = arrays
     count = len(blocks) // 2 if aimed else len(blocks)
-    encode: Encode = partial(encode_by_columns, form, blocks[:count], weights)
+    processor = Processor(threads)
+    encode: Encode = partial(processor.encode_by_columns, form, blocks[:count], weights)
     if aimed:
         encode = partial(encode_aimed, encode, BlockDiagonal(tuple(blocks[count:])))
-    return encode_spans(encode, rows, form, threads)
+    return encode_spans(encode, rows, form, processor)
 
 
 def _encoded(task: _Task) -> Raw:

@@ -134,10 +134,10 @@ class Search:
         return float(self.kept.figures[figure])
 
     def _rounded(self, formats: Mapping[str, str]) -> Any:
-        from runtime.model import RunningModel
+        from runtime import layerwise
 
         made = {name: self._encoded(name, form) for name, form in formats.items()}
-        return RunningModel(self.net.metadata, {**self.net.tensors, **made}, threads=self.net.threads)
+        return layerwise.beside(self.net, {**self.net.tensors, **made})
 
     def _encoded(self, name: str, form: str) -> Tensor:
         tensor, known = self.net.tensors[name], self.kept.tensors.get(name)

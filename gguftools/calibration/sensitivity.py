@@ -22,8 +22,9 @@ from quants.errors import ModelError
 
 from ..quantization.imatrix import ImportanceMatrix
 from ..quantization.imatrix_entry import Entry
-from .bounds import DEFAULT_MEMORY, columns_within
+from .bounds import DEFAULT_MEMORY, columns_on
 from .choosing import Piece, loss, pieces_of
+from .computed import computed_for
 from .encoded import Encoded
 from .feedback import EMBEDDING, HEAD, readers_of
 from .texts import Windows, split_evenly
@@ -155,12 +156,25 @@ class Judge:
 
         for layer in layers:
             layerwise.advance(batches, layer)
+            self.release(layer)
+
+    def release(self, layer: "Layer") -> None:
+        """Release a layer's weights on a device that has no memory for those of all layers."""
+        from runtime import layerwise
+
+        device = self.net.device
+        if device is not None and device.streams(self.net.tensors.values()):
+            layerwise.drop(self.net, layer)
 
     def of_model(self, net: "RunningModel") -> float:
         """Return the divergence of another model with the same tokens, such as one with rounded weights."""
         batches = self.begin(net)
         self.carry(batches, net.network.layers)
-        return self.of(batches)
+        divergence = self.of(batches)
+        if net.device is not None:
+            own = set(map(id, self.net.tensors.values()))
+            net.device.drop(tensor for tensor in net.tensors.values() if id(tensor) not in own)
+        return divergence
 
     def of(self, batches: Sequence["Batch"]) -> float:
         """Return the divergence of batches after the last layer."""
@@ -248,7 +262,6 @@ class _Measurement:
 
     def run(self, ids: NDArray[np.int64]) -> Sensitivities:
         from runtime import layerwise
-        from runtime.hessians import Hessians
 
         layers = self.net.network.layers
         places = [layer.prefix.rstrip(".") for layer in layers]
@@ -261,7 +274,7 @@ class _Measurement:
         for i, (layer, place) in enumerate(zip(layers, places, strict=True)):
             self.tell(place)
             names = (tensor for tensor in layer.tensors.values() if tensor.name in self.candidates)
-            seen = Hessians(self.net.threads, columns_within(DEFAULT_MEMORY, names))
+            seen = layerwise.hessians(self.net, columns_on(self.net.device, DEFAULT_MEMORY, names))
             known = self.kept.figures.get(place)
             reads = i == 0 and EMBEDDING in self.candidates
             layerwise.advance(fitted, layer, seen if known is None or reads else None)
@@ -274,9 +287,11 @@ class _Measurement:
             else:
                 self.sensitivities.take(known, self.net.tensors)
             layerwise.advance(probe, layer)
+            self.judge.release(layer)
         self.tell("output")
-        tied, seen, before = HEAD not in self.net.tensors, Hessians(self.net.threads), len(self.sensitivities.parts)
+        tied, before = HEAD not in self.net.tensors, len(self.sensitivities.parts)
         name = EMBEDDING if tied else HEAD
+        seen = layerwise.hessians(self.net, self.net.tensors[name].width)
         layerwise.watch_head(fitted, name, seen)
         self._measure_ends(name, probe, seen, readers)
         self.kept.note(ENDS, self.sensitivities.as_dict(before))
@@ -295,25 +310,30 @@ class _Measurement:
                 coarse[tensor.name] = self._coarse(tensor)
         if not errors:
             return
-        before = [replace(batch, x=batch.x.copy()) for batch in probe]
+        before = list(map(replace, probe))
         after = self._through(layer, before)
         moved = {
             name: self._moved(layerwise.with_tensors(layer, [made]), before, after) for name, made in coarse.items()
         }
-        carried = [replace(batch, x=batch.x.copy()) for batch in probe]
-        layers = self.net.network.layers
+        carried, layers = list(map(replace, probe)), self.net.network.layers
         self.judge.carry(carried, [layerwise.with_tensors(layer, coarse.values()), *layers[i + 1 :]])
         lost, whole = self.judge.of(carried), sum(moved.values()) or 1.0
+        self._forget(coarse.values())
         for name, own in errors.items():
             gain = lost * moved[name] / whole / (own[COARSE] or 1.0)
             self.sensitivities.parts.append(Part(name, role_of(name), gain, own))
 
+    def _forget(self, tensors: Iterable[Tensor]) -> None:
+        """Release rounded weights on the device."""
+        if self.net.device is not None:
+            self.net.device.drop(tensors)
+
     def _through(self, layer: "Layer", before: Sequence["Batch"]) -> list[Floats]:
         from runtime import layerwise
 
-        batches = [replace(batch, x=batch.x.copy()) for batch in before]
+        batches = list(map(replace, before))
         layerwise.advance(batches, layer)
-        return [batch.x for batch in batches]
+        return [batch.states() for batch in batches]
 
     def _moved(self, layer: "Layer", before: Sequence["Batch"], after: Sequence[Floats]) -> float:
         """Return how far the layer's output is from `after`, squared, relative to each token's own size."""
@@ -331,7 +351,7 @@ class _Measurement:
 
         head: the weight that makes logits, the embedding if tied.
         """
-        from runtime.model import RunningModel
+        from runtime import layerwise
         from runtime.products.block_diagonal import weighted_sum
 
         by_name: dict[str, list[tuple[Part, BlockDiagonal]]] = {}
@@ -339,17 +359,21 @@ class _Measurement:
         if pieces:
             self.sensitivities.entries[head] = entry_of(pieces, self.net.tensors[head])
             errors, coarse = self._errors(self.net.tensors[head], pieces), self._coarse(self.net.tensors[head])
-            other = RunningModel(self.net.metadata, {**self.net.tensors, head: coarse}, threads=self.net.threads)
-            batches = [replace(batch, forward=replace(batch.forward, network=other.network)) for batch in probe]
+            other = layerwise.beside(self.net, {**self.net.tensors, head: coarse})
+            batches = [
+                replace(batch, forward=replace(batch.forward, network=other.network, device=other.device))
+                for batch in probe
+            ]
             gain = self.judge.of(batches) / (errors[COARSE] or 1.0)
+            self._forget([coarse])
             group = "output" if head == HEAD else "embedding"  # a tied one is corrected as a whole
             by_name.setdefault(head, []).append((Part(head, group, gain, errors), pieces[0].inputs))
         if readers is not None and self.net.tensors[EMBEDDING].width == len(readers):
-            tensor = self.net.tensors[EMBEDDING]
+            tensor, readers = self.net.tensors[EMBEDDING], computed_for(self.net).moved(readers)
             pieces = [Piece(0, tensor.rows, readers, readers)]
             self.sensitivities.entries.setdefault(EMBEDDING, entry_of(pieces, tensor))
             errors, coarse = self._errors(tensor, pieces), self._coarse(tensor)
-            other = RunningModel(self.net.metadata, {**self.net.tensors, EMBEDDING: coarse}, threads=self.net.threads)
+            other = layerwise.beside(self.net, {**self.net.tensors, EMBEDDING: coarse})
             batches = [
                 replace(after, forward=before.forward)
                 for after, before in zip(self.judge.begin(other), self.judge.begin(self.net), strict=True)
@@ -388,22 +412,31 @@ class _Measurement:
             picked = np.unique(np.linspace(0, count - 1, min(SAMPLED_ROWS, count)).astype(np.intp))
             values = _rows_of(tensor, piece.start + picked)
             weights = np.maximum(piece.inputs.diagonal(), 0).astype(np.float32)
-            losses = [0.0] * len(forms)
+            lost: list[Floats] = [values] * len(forms)
 
             def attempt(
-                start: int,
-                stop: int,
-                values: Floats = values,
-                weights: Floats = weights,
-                piece: Piece = piece,
-                losses: list[float] = losses,
+                start: int, stop: int, values: Floats = values, weights: Floats = weights, lost: list[Floats] = lost
             ) -> None:
                 for i in range(start, stop):
-                    losses[i] = loss(forms[i].decode(forms[i].encode(values, weights)) - values, piece.inputs)
+                    lost[i] = forms[i].decode(forms[i].encode(values, weights)) - values
 
             parallel(attempt, spans(len(forms), 1), self.net.threads)
+            losses = self._losses(lost, piece.inputs)
             sums = [total + each * count / len(values) for total, each in zip(sums, losses, strict=True)]
         return {form.name: total for form, total in zip(forms, sums, strict=True)}
+
+    def _losses(self, lost: Sequence[Floats], inputs: "BlockDiagonal") -> list[float]:
+        """Return `loss` of each: on several threads, or one after another on the device."""
+        from runtime.kernels.threads import parallel, spans
+
+        single, losses = inputs.single(), [0.0] * len(lost)
+
+        def judge(start: int, stop: int) -> None:
+            for i in range(start, stop):
+                losses[i] = loss(lost[i], single)
+
+        parallel(judge, spans(len(lost), 1), computed_for(self.net).calls_at_once)
+        return losses
 
 
 def _rows_of(tensor: Tensor, rows: NDArray[np.intp]) -> Floats:

@@ -12,8 +12,8 @@ from quants import Format, format_named
 from quants.arguments import PathLike, thread_count
 from quants.errors import OptionError
 
-from ..measurement.perplexity import tokens_at_once
 from ..models.contents import streamed_tensors
+from ..models.devices import running_on
 from ..models.model import Model
 from ..quantization.imatrix import ImportanceMatrix
 from ..quantization.recipe_texts import recipe_of, recipe_text, rules_for
@@ -21,6 +21,7 @@ from ..quantization.recipes import Recipe, is_quantizable
 from ..writing.options import WriteOptions
 from ..writing.report import OutputReport, TensorReport
 from ..writing.resume import SEARCHED, fingerprint
+from .bounds import windows_on
 from .encoded import open_encoded
 from .knapsack import FULL
 from .search import Choice, Search, digest_of, searched, windows_for
@@ -199,8 +200,6 @@ def measured(
     output: the file next to which measurements are kept, until the block ends well; None: in a temporary folder. Raises
     what reading the texts raises, ModelError, FileError.
     """
-    from runtime.model import RunningModel
-
     layers, threads = int(model.metadata.get(f"{model.architecture}.block_count", 1)), thread_count(run.threads)
     total, done = layers + STEPS, 0
 
@@ -211,6 +210,7 @@ def measured(
             run.progress(model.nbytes * done // total, model.nbytes, where)
 
     windows, candidates = windows_for(model, calibration), sizes.candidates()
+    net = running_on(calibration.device, model.metadata, streamed_tensors(model), threads=threads)
     texts = [text.name for text in calibration.all_texts]
     forms = {name: [form.name for form in some] for name, some in candidates.items()}
     head = {
@@ -220,11 +220,12 @@ def measured(
         "candidates": digest_of(forms),
         "sources": fingerprint(model.origin.files, model.origin.recorded) if output else [],
     }
+    if net.device is not None:
+        head["device"] = net.device.name
     with ExitStack() as stack:
         place = output or Path(stack.enter_context(TemporaryDirectory(prefix="gguftools-"))) / "search"
         kept = stack.enter_context(open_encoded(place, head, run.resume and output is not None, SEARCHED))
-        net = RunningModel(model.metadata, streamed_tensors(model), threads=threads)
-        at_once = max(1, tokens_at_once(model) // windows.fitted.shape[1])
+        at_once = windows_on(net, model, windows.fitted.shape[1])
         yield searched(net, candidates, windows, at_once, texts, kept, tell)
 
 

@@ -12,6 +12,7 @@ from quants.arguments import PathLike, as_count
 from quants.errors import OptionError
 
 from ..measurement.texts import NamedText, default_texts, named_texts, windows_of
+from ..models.devices import DeviceOptions, as_device
 from ..models.model import Model
 from .bounds import DEFAULT_MEMORY
 
@@ -25,7 +26,8 @@ class Calibration:
     """Choose texts for calibration. own_texts: also the package's, so that a file stays good at other text.
 
     n_ctx: tokens of a window; chunks: windows of each text at most. memory: bytes that matrices of a layer's inputs may
-    take: beyond it, distant columns are handled separately.
+    take: beyond it, distant columns are handled separately. device: where the model is computed, by name or as options;
+    None for the processor by our own kernels.
     """
 
     texts: tuple[NamedText, ...] = ()
@@ -33,12 +35,14 @@ class Calibration:
     n_ctx: int = N_CTX
     chunks: int = CHUNKS
     memory: int = DEFAULT_MEMORY
+    device: str | DeviceOptions | None = None
 
     def __post_init__(self) -> None:
         """Raise OptionError for invalid sizes, or without any text."""
         as_count(self.n_ctx, "n_ctx", 16)
         as_count(self.chunks, "chunks", 2)
         as_count(self.memory, "memory", 1)
+        as_device(self.device)
         if not self.texts and not self.own_texts:
             raise OptionError("there is no text to calibrate on", "name one, or let the package's own be read")
 

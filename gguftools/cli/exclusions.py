@@ -23,6 +23,9 @@ OPTIONS_OF: Mapping[str, Mapping[str, str]] = {"imatrix-info": {"output": "merge
 ARGUMENTS = ("source", "recipes")
 ONE_FORM = "choose one output format"
 ONE_POOL = "choose local processes or a Dask scheduler"
+ONE_DEVICE = "workers compute on processors"
+PLANNED = "--plan estimates one plain run, for cards by name, and runs nothing"
+PLAN_NEEDS = {"card": "plan", "device_memory": "device plan", "fast": "device plan"}
 Rule = tuple[str, str, str]
 # Command ("": all) → an option, those that it excludes ("*": all but these), why.
 EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
@@ -44,6 +47,7 @@ EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
         ("round_activations", "precision", "it means --precision llama.cpp"),
         ("worst", "json", "the JSON contains them"),
         ("workers", "scheduler", ONE_POOL),
+        ("device", "workers scheduler", ONE_DEVICE),
         ("save_base", "workers scheduler", "this process saves the base itself"),
         ("top_k", "with_output", "a top-k base needs no output matrix"),
     ],
@@ -52,7 +56,15 @@ EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
     "evaluate": [("json", "markdown", ONE_FORM)],
     "embed": [("prompt", "prompts", "choose one of them")],
     "export": [("mmproj", "tensors", "--tensors reads one file")],
-    "imatrix": [("workers", "scheduler", ONE_POOL)],
+    "imatrix": [
+        ("workers", "scheduler", ONE_POOL),
+        ("device", "workers scheduler", ONE_DEVICE),
+        (
+            "plan",
+            "device workers scheduler skip_chunks process_output nextn precision save_every resume overwrite",
+            PLANNED,
+        ),
+    ],
     "generate": [
         ("grammar", "json_schema", "text can follow only one of them"),
         ("draft", "draft_lookup draft_mtp", "only one way of drafting is possible"),
@@ -74,6 +86,8 @@ EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
     "hash": [("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest names the hashes")],
     "perplexity": [
         ("running", "json", "the JSON contains the value after every chunk"),
+        ("plan", "running sparse no_dense profile precision round_activations", PLANNED),
+        ("device", "sparse profile", "it is for models that the processor computes"),
         ("round_activations", "precision", "it means --precision llama.cpp"),
     ],
     "quantize": [
@@ -89,6 +103,7 @@ EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
             "--plan writes nothing",
         ),
         ("dry_run", "workers scheduler", "--dry-run has no work to share"),
+        ("device", "workers scheduler", ONE_DEVICE),
         ("frontier", "workers scheduler", "the search runs in this process"),
         ("target_size", "target_bpw", "choose one target"),
         ("frontier", "target_size target_bpw gptq imatrix dry_run resume manifest", "--frontier writes no model"),
@@ -108,6 +123,7 @@ EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
 }
 # Command → an option that means nothing without another, or one of others.
 NEEDS: Mapping[str, Mapping[str, str]] = {
+    "": {"device_memory": "device", "fast": "device"},
     "diff": {"sort": "errors", "full": "identify"},
     "divergence": {"top_k": "save_base", "with_output": "save_base"},
     "embed": {"overwrite": "output"},
@@ -142,7 +158,8 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
     },
     "hash": {"overwrite": "output"},
     "imatrix-info": {"overwrite": "merge", "fill": "check_model", "min_rows": "merge"},
-    "perplexity": {"no_dense": "sparse"},
+    "imatrix": PLAN_NEEDS,
+    "perplexity": {"no_dense": "sparse", **PLAN_NEEDS},
     "convert": {"rate": "plan", "prices": "plan"},
     "quantize": {
         "rate": "plan",
@@ -154,6 +171,7 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
         "gptq_only": "gptq calibrate",
         "gptq_chunks": "gptq calibrate",
         "gptq_memory": "gptq",
+        "device": "gptq target_size target_bpw frontier",
     },
     "report": {"overwrite": "html"},
     "reproduce": {"seed": "sample"},
@@ -185,7 +203,7 @@ def contradiction(command: Any, given: Set[str]) -> tuple[str, str] | None:
         wrong = given - {one, *others[1:].split()} if others.startswith("*") else given & set(others.split())
         if one in given and wrong:
             return f"{flag(one)} cannot be combined with {flag(min(wrong))}", why
-    for one, other in NEEDS.get(str(command.name), {}).items():
+    for one, other in {**NEEDS[""], **NEEDS.get(str(command.name), {})}.items():
         if one in given and not given & set(other.split()):
             needed = " or ".join(map(flag, other.split()))
             return f"{flag(one)} needs {needed}", f"add {flag(other.split()[0])}, or leave out {flag(one)}"

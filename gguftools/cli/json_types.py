@@ -22,6 +22,7 @@ from ..inspection.validation import ValidationReport
 from ..lab.drafts import TemperatureFigures
 from ..lab.graph_values import Comparison
 from ..lab.reproduction import Attestation, TensorCheck, Verification
+from ..measurement.device_plan import DevicePlan
 from ..measurement.divergence_report import Text
 from ..measurement.evaluation_report import EvaluationReport
 from ..measurement.perplexities import PerplexityTable
@@ -489,6 +490,9 @@ class Divergence(TypedDict):
     base_entropy: float
     files: list[FileDivergence]
     warnings: list[str]
+    device: str
+    noise_floor: float | None
+    noise_floor_max: float | None
 
 
 class Draft(TypedDict):
@@ -539,6 +543,7 @@ class EmbeddedText(_EmbeddedText, total=False):
 class Embeddings(TypedDict):
     file: str
     output: str | None
+    device: str
     pooling: str
     normalize: int
     width: int
@@ -571,6 +576,7 @@ class _Generation(TypedDict):
     prefill_tokens_per_second: float
     decode_tokens_per_second: float
     cache_bytes: int
+    device: str
 
 
 class Generation(_Generation, total=False):
@@ -635,11 +641,11 @@ PRINTED: Mapping[str, tuple[Any, ...]] = {  # by command: what it prints, one ob
     "graft": (Graft,),
     "graph": (ModelGraph, NodeValues, Comparison),
     "hash": (list[Digest], list[ManifestCheck]),
-    "imatrix": (Imatrix,),
+    "imatrix": (Imatrix, DevicePlan),
     "imatrix-info": (ImatrixInfo, list[ImatrixInfo]),
     "merge": (Shards,),
     "patch": (Patch,),
-    "perplexity": (PerplexityReport, PerplexityTable),
+    "perplexity": (PerplexityReport, PerplexityTable, DevicePlan),
     "quantize": (Quantization, list[RecipeInfo], Frontier),
     "release": (ReleaseReport,),
     "reproduce": (Reproduction,),

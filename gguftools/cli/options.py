@@ -21,7 +21,7 @@ SHARED: Mapping[str, Any] = {
     "threads": Option("--threads", "-t", "-j", min=1, help="CPU threads (default: all cores)."),
     "workers": Option("--workers", min=1, help="Share the work among this many local processes."),
     "scheduler": "Share the work with the workers of a Dask scheduler, e.g. tcp://host:8786.",
-    "plan": "Estimate bytes, requests, memory, hours and cost; write nothing.",
+    "plan": "Only estimate what it takes: bytes, requests, memory, hours and cost.",
     "rate": "With --plan: bytes per second that one worker reads or writes, e.g. 200M.",
     "prices": "With --plan: price table (JSON).",
     "memory": "Memory limit for tensors in flight, e.g. 512M.",
@@ -95,6 +95,8 @@ BY_NAME = {
     "cache_type": "TYPE",
     "prune_layers": "LAYERS",
     "donors": "DONOR PATTERN…",
+    "device": "DEVICE",
+    "device_memory": "SIZE",
     "drop": "PATTERN",
     "drop_experts": "EXPERTS",
     "drop_layers": "LAYERS",
@@ -167,7 +169,7 @@ def parser(name: str) -> Callable[[str], Any]:
 
 def panel_of(name: str, own: Mapping[str, Sequence[str]]) -> str | None:
     """Return the panel of a parameter; own: the panels of its command."""
-    return next((title for title, names in {**SHARED_PANELS, **own}.items() if name in names), None)
+    return next((title for title, names in (*own.items(), *SHARED_PANELS.items()) if name in names), None)
 
 
 def option_groups(parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:

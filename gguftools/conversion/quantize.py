@@ -14,6 +14,7 @@ from ..calibration.target import SearchOptions, SearchResult, Target, measured, 
 from ..calibration.texts import Calibration, as_calibration
 from ..io.atomic import atomic_output, check_space, check_target, published_together
 from ..io.naming import refuse_store
+from ..models.devices import torch_device_for
 from ..models.model import Model, opened
 from ..models.outputs import write_quantized
 from ..provenance.parameters import Parameters, Texts, overridden_values
@@ -155,8 +156,15 @@ def _parameters(model: Model, request: QuantizeRequest, write: WriteOptions, des
         prune_layers=tuple(options.prune_layers),
         override=overridden_values(model.metadata, options.overrides),
         reserve=write.reserve,
-        gptq=None if texts is None else Texts(texts.own_texts, texts.n_ctx, texts.chunks, texts.memory),
+        gptq=None if texts is None else _texts_of(texts),
     )
+
+
+def _texts_of(calibration: Calibration) -> Texts:
+    """Return what a manifest records of texts, and of the device on which weights are encoded."""
+    device = torch_device_for(calibration.device)
+    title = "" if device is None else device.title
+    return Texts(calibration.own_texts, calibration.n_ctx, calibration.chunks, calibration.memory, title)
 
 
 def recipe_path(output: Path) -> Path:

@@ -49,7 +49,7 @@ class FileDivergence:
 
 @dataclass(frozen=True)
 class DivergenceReport:
-    """The divergence of files from a base. precision, products: as in `PerplexityReport`."""
+    """The divergence of files from a base. precision, products, device, noise_floor: as in `PerplexityReport`."""
 
     base: str
     n_ctx: int
@@ -61,6 +61,9 @@ class DivergenceReport:
     base_entropy: float
     files: list[FileDivergence]
     warnings: list[str] = field(default_factory=list)
+    device: str = ""
+    noise_floor: float | None = None
+    noise_floor_max: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data."""

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from quants.errors import OptionError
 from runtime.arrays import Doubles
 
 from ..io.atomic import NOTHING, InputFiles
+from ..models.devices import name_of_device, running_on
 from ..models.model import Model, opened
 from .evaluation_report import EvaluationReport, FileScores, Score, TestReport, is_right, score_of
 from .options import EvaluationOptions
@@ -67,11 +68,11 @@ def evaluate(
 
     sources: one or several models. hellaswag, winogrande, multiple_choice: files of tasks in llama-perplexity's
     formats, at least one of them. n_ctx: a task's tokens (the common beginning of its answers once) must fit into 4
-    windows of so many. threads: None for all processors. options: precision, and which tasks. progress(tasks done, of
-    how many, score so far). Raises FileError, also for a model that is changed while it is measured, OptionError (no
-    benchmark; a task too long), ModelError, VocabularyError.
+    windows of so many. threads: None for all processors. options: precision, device, and which tasks. progress(tasks
+    done, of how many, score so far).
+    Raises FileError, also for a model that is changed while it is measured, OptionError (no benchmark; a task too
+    long), ModelError, VocabularyError.
     """
-    from runtime.model import RunningModel
     from runtime.products.precision import precision_named, products
 
     options = options or EvaluationOptions()
@@ -85,14 +86,19 @@ def evaluate(
         raise OptionError("no model is given")
     drawn = [each.load(path, options.tasks, options.seed) for each, path in asked]
     nets = [
-        RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen) for model in models
+        running_on(options.device, model.metadata, model.tensors, threads=threads, precision=chosen) for model in models
     ]  # fail before another model has run for an hour
+    device = nets[0].device
+    for net in nets:
+        if net.device is not None:
+            net.device.release()  # of the weights that it was tested with
     by_model = [
         [_part(model, net, draw.tasks, n_ctx) for draw in drawn] for model, net in zip(models, nets, strict=True)
     ]
     parts = [part for own in by_model for part in own]
     names = [test.name for test, _ in asked]
     plan = {"measurement": "evaluation", "precision": chosen, "tasks": options.tasks, "seed": options.seed}
+    plan |= {} if device is None else {"device": device.title, "products": device.products(chosen)}
     read = [path for model in models for path in model.files]
     reads = NOTHING.also(read).also(path for _, path in asked)
     with _record(options, plan, names, parts, read, reads) as kept:
@@ -106,7 +112,9 @@ def evaluate(
     ]
     warnings = [f"left out: {remark}" for draw in drawn for remark in draw.left_out]
     warnings += filter(None, map(_context_warning, models, by_model))
-    return EvaluationReport(n_ctx, options.seed, chosen, products(chosen), about, files, warnings)
+    multiplied = products(chosen) if device is None else device.products(chosen)
+    where = name_of_device(nets[0])
+    return EvaluationReport(n_ctx, options.seed, chosen, multiplied, about, files, warnings, where)
 
 
 def _asked(paths: Mapping[str, PathLike | None]) -> list[tuple[Benchmark, Path]]:
@@ -131,6 +139,8 @@ def _scores(
         base = scores[number % tests] if number >= tests else None
         scores.append(score_of(part.tasks, answers, base, seconds))
         done, group = done + len(part.tasks), group + len(part.groups)
+        if (number + 1) % tests == 0 and part.net.device is not None:
+            part.net.device.release()  # for the next file
     return scores
 
 
@@ -164,6 +174,20 @@ class _Part:
     choices: "Sequence[Choices]"
     groups: list[slice]
 
+    @property
+    def branches(self) -> bool:
+        """Return whether a task's beginning is computed once: not if all groups go layer by layer through a model."""
+        device = self.net.device
+        return self.net.branches and not (device is not None and device.streams(self.net.tensors.values()))
+
+    def prepare(self, groups: Sequence[slice]) -> None:
+        """Say which groups are computed next, for a device that reads the weights layer by layer."""
+        from runtime.evaluation.choices import asked_for
+
+        if not self.branches:
+            choices = (self.choices[group] for group in groups)
+            self.net.prepare((ids, 0) for each in choices for ids in asked_for(each, TOKENS_AT_ONCE))
+
     def answers(self, group: slice) -> list[int]:
         """Return the number of answers of each task of a group."""
         return [len(each.scored) for each in self.choices[group]]
@@ -178,7 +202,8 @@ def _part(model: Model, net: "RunningModel", tasks: Sequence[Task], n_ctx: int) 
             what = f"{task.where} needs {choices.tokens} tokens; {SEQUENCES} windows of {n_ctx} are there for it"
             raise OptionError(what, f"a context of {-(-choices.tokens // SEQUENCES)} is enough for it")
         all_choices.append(choices)
-    return _Part(net, tasks, all_choices, _groups([each.tokens for each in all_choices], net.branches))
+    part = _Part(net, tasks, all_choices, [])
+    return replace(part, groups=_groups([each.tokens for each in all_choices], part.branches))
 
 
 def _groups(tokens: Sequence[int], branches: bool) -> list[slice]:
@@ -248,8 +273,10 @@ def _measured(
     """Return the answers' scores and their seconds. first: the number of the part's first group in the record."""
     scores: list[list[float]] = []
     seconds, correct = 0.0, 0
+    earlier = [None if kept is None else kept.earlier(first + i) for i in range(len(part.groups))]
+    part.prepare([group for group, values in zip(part.groups, earlier, strict=True) if values is None])
     for number, group in enumerate(part.groups, first):
-        values = None if kept is None else kept.earlier(number)
+        values = earlier[number - first]
         if values is None:
             values = _computed(part, group)
             if kept is not None:
@@ -267,7 +294,7 @@ def _computed(part: _Part, group: slice) -> Doubles:
     """Return the scores of all answers of a group, and the seconds they took: float64 (answers + 1, 1)."""
     from runtime.evaluation.choices import mean_log_probabilities
 
-    start, branched = time.perf_counter(), part.net.branched_logits if part.net.branches else None
+    start, branched = time.perf_counter(), part.net.branched_logits if part.branches else None
     means = mean_log_probabilities(part.choices[group], part.net.lazy_logits, TOKENS_AT_ONCE, branched)
     values = [value for each in means for value in each]
     return np.array([*values, time.perf_counter() - start])[:, None]

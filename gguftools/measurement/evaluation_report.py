@@ -60,7 +60,7 @@ class TestReport(Report):
 @dataclass(frozen=True)
 class EvaluationReport(Report):
     """The benchmarks, and the scores of files. warnings: lines that are no tasks, and tasks longer than a model's
-    context.
+    context. device: the name of the device that computed them, "" for the processor.
     """
 
     n_ctx: int
@@ -70,6 +70,7 @@ class EvaluationReport(Report):
     tests: list[TestReport]
     files: list[FileScores]
     warnings: list[str]
+    device: str = ""
 
 
 def score_of(tasks: Sequence[Task], scores: list[list[float]], base: Score | None, seconds: float) -> Score:

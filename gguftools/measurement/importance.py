@@ -4,9 +4,10 @@ import hashlib
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from pickle import dumps, loads
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,17 +20,20 @@ from quants.errors import GgufToolsError, ModelError, OptionError
 from runtime.arrays import Ids
 
 from ..io.atomic import NOTHING, check_target, output_path
+from ..models.devices import running_on
 from ..models.model import Model, opened
 from ..quantization.imatrix import Entry, ImportanceMatrix, write_imatrix
 from ..writing.executors import leaves_process
 from ..writing.resume import fingerprint
 from .importance_state import unfinished_sums
 from .options import ImatrixOptions
+from .pass_state import pass_state
 from .perplexity import Progress, windows_at_once
 from .text_tokens import read_text
 from .workers import Runnable, in_turn, opened_once, runnable
 
 if TYPE_CHECKING:
+    from runtime.ahead import AheadOptions
     from runtime.evaluation.perplexity import Windows
     from runtime.importance import Sums
     from runtime.model import RunningModel
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from .importance_state import State
 
 MAX_SQUARE = 3e38  # what float32 holds
+BATCHES_AT_ONCE = 16  # of which the sums stay on a device
 HEAD = ("output.weight", "token_embd.weight")  # which need no importance in recipes
 
 
@@ -92,7 +97,7 @@ def imatrix(
     progress(windows done, of how many, 0.0), first with 0. Raises FileError, also for a model that is changed while it
     is measured, OptionError (a text that is too short), ModelError, VocabularyError.
     """
-    from runtime.model import RunningModel
+    from runtime.ahead import AheadOptions
     from runtime.products.precision import precision_named
 
     options = options or ImatrixOptions()
@@ -102,18 +107,26 @@ def imatrix(
     target = _target(output, options, reads)
     chosen = precision_named(options.precision)
     texts = [_read(model, file, n_ctx, chunks, options) for file in files]
-    net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
+    net = running_on(options.device, model.metadata, model.tensors, threads=threads, precision=chosen)
     layers = len(net.next_tokens.layers) if options.nextn else 0  # refuses a model without MTP layers at once
     which = _Measured(net, options.with_output, options.nextn)
     away = options.executor if leaves_process(options.executor) else None
     spec = b"" if away is None else dumps(_WorkerSpec(runnable(model, threads, chosen), which.with_output, which.nextn))
     total = sum(len(each.plan.starts) for each in texts)
-    at_once, keep = windows_at_once(model, n_ctx), 0 if output is None else options.save_every
+    at_once = windows_at_once(model, n_ctx, net)
+    keep = 0 if output is None else options.save_every
     head = _head(model, texts, n_ctx, chosen, options)
-    with unfinished_sums(target, head, options.resume) if keep or options.resume else nullcontext() as state:
+    with ExitStack() as stack:
+        state = stack.enter_context(unfinished_sums(target, head, options.resume)) if keep or options.resume else None
         progressed = _Progressed(state, keep, total, progress)
         batches = _batches(texts, progressed.done, min(at_once, keep) if keep else at_once)
         measured = _sums_here(which, batches) if away is None else _sums_elsewhere(away, spec, batches)
+        if net.device is not None:
+            layer_by_layer = net.device.streams(net.tensors.values())
+            store = stack.enter_context(pass_state(target, head)) if layer_by_layer and state is not None else None
+            ahead = AheadOptions(store=store, progress=progressed.shown_by_layer)
+            many = None if layer_by_layer else max(1, keep // at_once) if keep else BATCHES_AT_ONCE
+            measured = _sums_on_device(which, batches, many, ahead)
         try:
             with closing(measured):
                 for windows, sums in measured:
@@ -181,6 +194,11 @@ class _Progressed:
         if self._progress:
             self._progress(self.done, self._total, 0.0)
 
+    def shown_by_layer(self, layers: int, of: int) -> None:
+        """Report progress of a pass in which all windows are at the same layer."""
+        if self._progress:
+            self._progress(self.done + (self._total - self.done) * layers // of, self._total, 0.0)
+
 
 Batches = Generator[tuple[int, dict[str, "Sums"]], None, None]  # how many windows, and their sums
 
@@ -188,6 +206,27 @@ Batches = Generator[tuple[int, dict[str, "Sums"]], None, None]  # how many windo
 def _sums_here(measured: _Measured, batches: Iterator[Ids]) -> Batches:
     for ids in batches:
         yield len(ids), _sums(measured, ids)
+
+
+def _sums_on_device(
+    measured: _Measured, batches: Iterator[Ids], at_once: int | None, options: "AheadOptions"
+) -> Batches:
+    """Yield the sums of `at_once` batches at a time, made on the model's device; None for all in one.
+
+    options: of a pass that reads weights layer by layer.
+    """
+    from runtime.device.importance import DeviceImportance
+
+    net = copy(measured.net)
+    while group := list(islice(batches, at_once)):
+        importance = DeviceImportance(wanted=lambda name: measured.with_output or name not in HEAD, threads=net.threads)
+        net.observe = importance.observe
+        with net.prepare([(ids, 0) for ids in group], options):
+            for ids in group:
+                read = net.lazy_logits(ids)
+                if measured.nextn:
+                    net.mtp_logits(ids, read.states)
+        yield sum(map(len, group)), importance.finish()
 
 
 def _sums_elsewhere(executor: Executor, spec: bytes, batches: Iterator[Ids]) -> Batches:

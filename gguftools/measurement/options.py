@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from quants.arguments import PathLike, as_count
 
+from ..models.devices import DeviceOptions
 from .tasks.drawing import SEED
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ class PerplexityOptions:
     stride: > 0 for overlapping windows. precision: "float32", "exact" (no product in integers) or "llama.cpp": inputs
     of products rounded as llama.cpp rounds them (to 8 bits for quantized weights), for figures that compare with its
     own. sparse: compute only the neurons that a PowerInfer file's predictor selects; compare: before that all of them,
-    too. profile: time each type of operation.
+    too. profile: time each type of operation. device: where the model is computed, by name or as options; None for the
+    processor by our own kernels.
     """
 
     stride: int = 0
@@ -29,6 +31,7 @@ class PerplexityOptions:
     sparse: bool = False
     compare: bool = True
     profile: bool = False
+    device: str | DeviceOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class DivergenceOptions:
     overwrite: replace an existing file. record: write each window's figures to this file, and resume from it (and the
     saved base) after an interruption; it is removed at the end. keep_record: leave it, for a caller that has yet to
     write the report. executor: its workers, other processes, run the windows, with one thread each unless threads are
-    given; figures are the same to the last bit.
+    given; figures are the same to the last bit. device: as in `PerplexityOptions`.
     """
 
     chat: bool = False
@@ -55,6 +58,7 @@ class DivergenceOptions:
     keep_record: bool = False
     overwrite: bool = False
     executor: Executor | None = None
+    device: str | DeviceOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class EvaluationOptions:
     """Which tasks `evaluate` draws, and how it computes them.
 
     tasks: number of tasks drawn from each benchmark with `seed`; None for 400 of HellaSwag and all of the others.
-    precision: as in `PerplexityOptions`. record, keep_record: as in `DivergenceOptions`, for tasks' scores.
+    precision, device: as in `PerplexityOptions`. record, keep_record: as in `DivergenceOptions`, for tasks' scores.
     """
 
     tasks: int | None = None
@@ -70,6 +74,7 @@ class EvaluationOptions:
     precision: str = "float32"
     record: PathLike | None = None
     keep_record: bool = False
+    device: str | DeviceOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ class ImatrixOptions:
     don't need. nextn: also the MTP layer, which the model runs without. precision: as in `PerplexityOptions`.
     save_every: with an output, save the sums next to it after so many windows, 0 for never. resume: resume an
     interrupted run of the same model, texts and options. overwrite: replace an existing output. executor: as in
-    `DivergenceOptions`.
+    `DivergenceOptions`. device: as in `PerplexityOptions`.
     """
 
     skip_chunks: int = 0
@@ -93,6 +98,7 @@ class ImatrixOptions:
     resume: bool = False
     overwrite: bool = False
     executor: Executor | None = None
+    device: str | DeviceOptions | None = None
 
     def __post_init__(self) -> None:
         """Raises OptionError for a negative number."""

@@ -3,8 +3,8 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ from quants import Tensor
 from quants.arguments import PathLike
 from quants.errors import OptionError
 
+from ..models.devices import name_of_device, running_on
 from ..models.model import Model, opened
 from ..writing.report import Report
 from .options import PerplexityOptions
@@ -20,7 +21,10 @@ from .sizes import bits_per_weight, size_bytes
 from .texts import NamedText, Texts, TextWindows, texts_named, windows_of
 
 if TYPE_CHECKING:
+    from runtime.arrays import Ids
+    from runtime.evaluation.noise import NoiseFloor
     from runtime.evaluation.perplexity import Perplexity, Windows
+    from runtime.head import LazyLogits
     from runtime.model import RunningModel
 
 log = logging.getLogger(__name__)
@@ -49,7 +53,9 @@ class PerplexityReport(Report):
     tokens_per_second: of the windows' tokens; compile_seconds: time before that to compile kernels. skipped: the share
     of neurons that the file's predictor skipped, None without `sparse`; dense_perplexity: with all neurons, None if
     that was not measured. precision: as requested; products: what products of many rows were computed in. profile:
-    seconds of each type of operation, None without `profile`.
+    seconds of each type of operation, None without `profile`. device: the device's name, "" for the processor.
+    noise_floor, noise_floor_max: mean and maximum of the KL divergence, in nats, of the first windows' predictions from
+    themselves, computed again one window at a time with exact products; None for the processor.
     """
 
     file: str
@@ -68,6 +74,9 @@ class PerplexityReport(Report):
     texts: list[TextPerplexity] = field(default_factory=list)
     size_bytes: int = 0
     bits_per_weight: float = 0.0
+    device: str = ""
+    noise_floor: float | None = None
+    noise_floor_max: float | None = None
 
 
 def perplexity(
@@ -88,7 +97,6 @@ def perplexity(
     model that is changed while it is measured, OptionError (a text that is too short), ModelError, VocabularyError.
     """
     from runtime.evaluation.perplexity import windows
-    from runtime.model import RunningModel
     from runtime.products.precision import precision_named, products
     from runtime.profile import Profile
 
@@ -96,11 +104,12 @@ def perplexity(
     model, texts = opened(source), _plain_texts(text)
     read = [windows_of(model, each, n_ctx, chunks=chunks, stride=options.stride) for each in texts]
     chosen = precision_named(options.precision)
-    net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
+    _check_for_device(options)
+    net = running_on(options.device, model.metadata, model.tensors, threads=threads, precision=chosen)
     if options.sparse:
         net.check_predictor()  # before anything is compiled
     plans = [windows(len(each.tokens), n_ctx, chunks=chunks, stride=options.stride) for each in read]
-    evaluate = _Evaluation(net, read, plans, windows_at_once(model, n_ctx), progress)
+    evaluate = _Evaluation(net, read, plans, windows_at_once(model, n_ctx, net), progress)
     evaluate.begin()
     compile_seconds = _compiled(net, read, n_ctx)
     dense = evaluate()[0].perplexity if options.sparse and options.compare else None
@@ -124,12 +133,21 @@ def perplexity(
         None if sparsity is None else sparsity.skipped,
         dense,
         chosen,
-        products(chosen),
+        products(chosen) if net.device is None else net.device.products(chosen),
         net.profile.seconds if net.profile else None,
         list(map(_of_text, texts, by_text)),
         size_bytes(model),
         bits_per_weight(model),
+        name_of_device(net),
+        None if evaluate.noise is None else evaluate.noise.mean,
+        None if evaluate.noise is None else evaluate.noise.max,
     )
+
+
+def _check_for_device(options: PerplexityOptions) -> None:
+    for given, what in ((options.sparse, "sparse"), (options.profile, "profile")):
+        if given and options.device is not None:
+            raise OptionError(f"{what} is for models that the processor computes", "leave the device out")
 
 
 def _plain_texts(given: Texts) -> list[NamedText]:
@@ -148,7 +166,12 @@ def _of_text(text: NamedText, result: "Perplexity") -> TextPerplexity:
 
 
 def _compiled(net: "RunningModel", read: Sequence[TextWindows], n_ctx: int) -> float:
-    """Run a few tokens, so that every kernel is compiled or loaded; return the seconds that took."""
+    """Run a few tokens, so that every kernel is compiled or loaded; return the seconds that took.
+
+    A device was tested with some tokens already.
+    """
+    if net.device is not None:
+        return 0.0
     start, few = time.perf_counter(), read[0].tokens[: min(n_ctx, 128)]
     half = len(few) // 2
     net.lazy_logits(few, half).losses(np.asarray(few[: len(few) - half], np.int64))
@@ -157,15 +180,19 @@ def _compiled(net: "RunningModel", read: Sequence[TextWindows], n_ctx: int) -> f
     return seconds
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Evaluation:
-    """A run over all windows of all texts. plans: the windows of each. batch: windows that run together."""
+    """A run over all windows of all texts.
+
+    plans: the windows of each. batch: windows that run together. noise: after a run on a device, its noise floor.
+    """
 
     net: "RunningModel"
     texts: Sequence[TextWindows]
     plans: "Sequence[Windows]"
     batch: int
     progress: Progress | None
+    noise: "NoiseFloor | None" = None
 
     def begin(self) -> None:
         """Report the number of windows."""
@@ -175,14 +202,38 @@ class _Evaluation:
     def __call__(self) -> "tuple[Perplexity, list[Perplexity]]":
         from runtime.evaluation.perplexity import perplexities
 
+        forward = self.net.lazy_logits if self.net.device is None else self._begun_on_device()
         return perplexities(
             [each.tokens for each in self.texts],
-            self.net.lazy_logits,
+            forward,
             self.plans,
             bos=self.texts[0].bos,
             batch=self.batch,
             progress=self.progress,
         )
+
+    def _begun_on_device(self) -> "Callable[[Ids, int], LazyLogits]":
+        """Compute the first batch, and its noise floor; return what computes all batches for `perplexities`."""
+        from runtime.evaluation.noise import batches_of_noise, noise_floor, windows_of_noise
+
+        net, passes = self.net, self._passes()
+        first = next(passes)
+        twice = windows_of_noise(self.texts[0].windows[: self.batch])
+        net.prepare([first, *batches_of_noise(net, twice), *passes])
+        ready = [net.lazy_logits(*first)]
+        states = ready[0].x.reshape(-1, *ready[0].x.shape[-2:])  # (windows, positions, width)
+
+        def measured(place: int) -> "LazyLogits":
+            return replace(ready[0], x=states[place, twice[place].scored - twice[place].first])
+
+        self.noise = noise_floor(net, twice, measured)
+        return lambda ids, position: ready.pop() if ready else net.lazy_logits(ids, position)
+
+    def _passes(self) -> "Iterator[tuple[Ids, int]]":
+        """Yield what `perplexities` asks the model for."""
+        for text, plan in zip(self.texts, self.plans, strict=True):
+            for inputs, _ in plan.batches(text.tokens, self.texts[0].bos, self.batch):
+                yield inputs if self.batch > 1 else inputs[0], plan.first
 
 
 def tokens_at_once(model: Model) -> int:
@@ -191,8 +242,12 @@ def tokens_at_once(model: Model) -> int:
     return min(TOKENS_AT_ONCE, VALUES_AT_ONCE // widest)
 
 
-def windows_at_once(model: Model, n_ctx: int) -> int:
-    """Return how many windows of n_ctx tokens run together, at least one."""
+def windows_at_once(model: Model, n_ctx: int, net: "RunningModel | None" = None) -> int:
+    """Return how many windows of n_ctx tokens run together, at least one. net: the model where it runs, as its device
+    decides.
+    """
+    if net is not None and net.device is not None:
+        return max(1, net.tokens_at_once(n_ctx) // n_ctx)
     return max(1, tokens_at_once(model) // n_ctx)
 
 

@@ -4,6 +4,7 @@
 
 A line is written when its window is done. Bytes after the last complete line, of an interrupted write, are cut off. If
 a file is written next to the record, its state (`io.locks`) is recorded when it is complete and about to get its name.
+The noise floor of a device has a line, too.
 The record is removed when all is measured.
 """
 
@@ -28,20 +29,21 @@ from ..io.locks import State, lock, open_to_lock, state_of
 from ..io.unfinished import claim, is_list
 from ..writing.resume import fingerprint
 
-KEY, OUTPUT = "measured", "output"
+KEY, OUTPUT, NOISE = "measured", "output", "noise"
 ANEW = "delete it to start anew, or name another file"
 
 
 class ProgressRecord:
     """Values of windows, float64 (predictions, columns), by number.
 
-    fd: the open, locked file. sizes: predictions of each window.
+    fd: the open, locked file. sizes: predictions of each window. noise: mean and maximum of the noise floor.
     """
 
     def __init__(self, fd: int, path: Path, sizes: Sequence[int], columns: int) -> None:
         self._fd, self._path, self._sizes, self._columns = fd, path, sizes, columns
         self._values: dict[int, Doubles] = {}
         self._output: State | None = None
+        self.noise: tuple[float, float] | None = None
         self._noted = False
         self._end = self._read()
 
@@ -63,6 +65,11 @@ class ProgressRecord:
     def note_output(self, state: State) -> None:
         """Add the state of the completed file that is written next to the record."""
         self._add({OUTPUT: state})
+
+    def note_noise(self, mean: float, largest: float) -> None:
+        """Add the noise floor of the device."""
+        self.noise = mean, largest
+        self._add({NOISE: self.noise})
 
     def is_output(self, path: Path) -> bool:
         """Return whether an earlier run completed this file and gave it its name."""
@@ -92,6 +99,10 @@ class ProgressRecord:
             return False
         try:
             entry = json.loads(line)
+            if isinstance(entry, dict) and NOISE in entry:
+                mean, largest = map(float, entry[NOISE])
+                self.noise = mean, largest
+                return True
             if isinstance(entry, dict):
                 device, inode, size, time = map(int, entry[OUTPUT])
                 self._output = device, inode, size, time
@@ -176,8 +187,9 @@ def _difference(earlier: dict[str, Any], head: dict[str, Any]) -> str:
         same = sorted(map(str, earlier["files"])) == sorted(map(str, head["files"]))
         return "its files are in another order" if same else "it has more files"
     before, now = earlier.get("plan") or {}, head["plan"]
-    for name, value in now.items():
-        if before.get(name) != value:
-            long = max(len(str(value)), len(str(before.get(name)))) > 40
-            return f"{name} is another" if long else f"{name} was {before.get(name)}, it is {value} now"
+    for name in {**now, **before}:
+        value, earlier_value = now.get(name, "the processor"), before.get(name, "the processor")  # without a device
+        if earlier_value != value:
+            long = max(len(str(value)), len(str(earlier_value))) > 40
+            return f"{name} is another" if long else f"{name} was {earlier_value}, it is {value} now"
     return "it was begun by another version"

@@ -11,7 +11,9 @@ from quants.arguments import PathLike
 
 from ..io.atomic import NOTHING
 from ..writing.vectors import check_output, write_vectors
+from .devices import DeviceOptions, name_of_device
 from .model import Model, opened_gguf, path_of
+from .running import running_model
 
 if TYPE_CHECKING:
     from runtime.evaluation.pooling import Embeddings, Text
@@ -19,12 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EmbeddingReport:
-    """Vectors of texts, `embeddings.vectors` (float32), and the file that they were written to."""
+    """Vectors of texts, `embeddings.vectors` (float32), and the file that they were written to.
+
+    device: the name of the device that computed them, "" for the processor.
+    """
 
     file: Path
     embeddings: Embeddings
     inputs: tuple[Path, ...]
     output: str | None = None
+    device: str = ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -33,7 +39,8 @@ class EmbeddingReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data; without the vectors if they were written to a file."""
-        return {"file": str(self.file), "output": self.output} | self.embeddings.as_dict(vectors=self.output is None)
+        about = {"file": str(self.file), "output": self.output, "device": self.device}
+        return about | self.embeddings.as_dict(vectors=self.output is None)
 
     def save(self, output: PathLike, *, overwrite: bool = False, reads: Iterable[PathLike] = ()) -> EmbeddingReport:
         """Write the vectors to a .npy or .json file, and return the report that names it.
@@ -53,15 +60,23 @@ def embed(
     normalize: int | None = None,
     truncate: bool = False,
     threads: int | None = None,
+    device: str | DeviceOptions | None = None,
     progress: Callable[[int, int, Any], None] | None = None,
 ) -> EmbeddingReport:
     """Compute embeddings of texts, or scores of a reranker: `embed(file, ["a text"]).embeddings.vectors`.
 
     source: a GGUF file, any shard of a split set, its URL, or a Model. texts, pooling, normalize, truncate, threads,
-    progress: as of `Model.embed`. Raises as that does, and FileError.
+    device, progress: as of `Model.embed`. Raises as that does, and FileError.
     """
     model = opened_gguf(source)
     embeddings = model.embed(
-        texts, pooling=pooling, normalize=normalize, truncate=truncate, threads=threads, progress=progress
+        texts,
+        pooling=pooling,
+        normalize=normalize,
+        truncate=truncate,
+        threads=threads,
+        device=device,
+        progress=progress,
     )
-    return EmbeddingReport(path_of(source), embeddings, model.files)
+    where = name_of_device(running_model(model, threads, device))
+    return EmbeddingReport(path_of(source), embeddings, model.files, device=where)

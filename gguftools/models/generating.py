@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from quants.arguments import PathLike
 
+from .devices import name_of_device
 from .generation import GenerateOptions
 from .model import Model, opened_gguf, path_of
 
@@ -26,7 +27,8 @@ class GenerationReport:
     tokens: ids that were generated, with the one that ended the text. prompt_tokens: number of tokens of the prompt.
     stop_reason: "end", "stop" (a stop text, `stopped_by`), "length", "context" or "interrupted". Times are in seconds,
     speeds in tokens a second, cache_bytes is of the KV cache. logprobs, prompt_logprobs: if asked for, of each token.
-    speculation: cycles, drafted, accepted: numbers of passes and tokens, only with a draft.
+    speculation: cycles, drafted, accepted: numbers of passes and tokens, only with a draft. device: its name, "" for
+    the processor.
     """
 
     file: Path
@@ -43,6 +45,7 @@ class GenerationReport:
     speculation: Mapping[str, int]
     logprobs: list[dict[str, Any]] | None = None
     prompt_logprobs: list[dict[str, Any] | None] | None = None
+    device: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data, without log-probabilities unless they were asked for."""
@@ -71,6 +74,7 @@ def report_of(generation: Generation, file: Path, interrupted: bool = False) -> 
         asdict(generation.speculated) if generation.speculated else {},
         [each.as_dict() for each in generation.logprobs] if asked else None,
         prompt or None,
+        name_of_device(generation.model),
     )
 
 

@@ -14,6 +14,7 @@ from quants.errors import OptionError
 from quants.spelling import did_you_mean, quote
 
 from ..metadata.chat_templates import rendered
+from .devices import DeviceOptions, as_device
 
 if TYPE_CHECKING:
     from runtime.generation import Generation
@@ -61,7 +62,9 @@ class GenerateOptions:
     grammar: GBNF that the text must follow; or json_schema (extra `grammar`).
     context: tokens of prompt and text together; None for the model's own. cache_type: what keys and values are kept as,
     "f32", "f16" or "q8_0". prefix: a `runtime.prefix_cache.PrefixCache` that earlier texts left, for one text alone.
-    threads: default all processors. progress(tokens read, of how many): called while the prompt is read.
+    threads: default all processors. device: where the model and a draft model are computed, by name ("auto", "cuda",
+    "cuda:1", "mps", "xpu", "cpu") or as `DeviceOptions`; None for the processor by our own kernels. Images and audio
+    are encoded on the processor. progress(tokens read, of how many): called while the prompt is read.
     draft: where tokens come from that the model only checks: a smaller model of the same vocabulary (or its file),
     "lookup" for what stands in the text already, "mtp" for the model's own layer that predicts a token more. drafting:
     how much, a `runtime.speculation.parameters.Drafting`.
@@ -92,6 +95,7 @@ class GenerateOptions:
     cache_type: CacheType = "f32"
     prefix: PrefixCache | None = None
     threads: int | None = None
+    device: str | DeviceOptions | None = None
     progress: Progress | None = None
     draft: Any = None  # a Model, or what `gguftools.open` opens, or "lookup" or "mtp"
     drafting: Drafting | None = None
@@ -101,6 +105,7 @@ class GenerateOptions:
     image_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        as_device(self.device)
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
         if any(not isinstance(each, str) or not each for each in self.stop):

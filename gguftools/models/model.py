@@ -20,9 +20,10 @@ from ..io.naming import is_remote, is_stored_gguf
 from ..io.stores.path import located
 from ..metadata.difference import compare_metadata
 from .contents import Contents, check_is_model
+from .devices import DeviceOptions
 from .generation import Drafts, GenerateOptions, by_beams, generations, options_of, prompt_tokens, truncated
 from .outputs import write_plain, write_quantized
-from .running import check_media, drafts_of, grammar_for, media_encoders, running_model
+from .running import check_fits, check_media, drafts_of, grammar_for, media_encoders, running_model
 from .sources import Parts, of_checkpoint, of_gguf
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ class Model(Contents):
         else:
             ids = truncated(prompt_tokens(tokenizer, self.metadata, prompt), chosen, context)
         follow = grammar_for(self, chosen.grammar, chosen.json_schema)
-        model = running_model(self, chosen.threads)
+        model = running_model(self, chosen.threads, chosen.device)
+        check_fits(model)
         drafts = self._drafts(chosen)
         made = generations(model, tokenizer, ids, chosen, follow, drafts, embedded)
         if chosen.beam_width is not None:
@@ -140,6 +142,7 @@ class Model(Contents):
         normalize: int | None = None,
         truncate: bool = False,
         threads: int | None = None,
+        device: str | DeviceOptions | None = None,
         progress: Callable[[int, int, Any], None] | None = None,
     ) -> Embeddings:
         """Compute embeddings of texts: `embed(["a text", "another"]).vectors` is float32 (2, width).
@@ -147,8 +150,9 @@ class Model(Contents):
         texts: one or several; with pooling="rank" pairs of a query and a document, which get scores. pooling: "mean",
         "cls" (the first token), "last", "none" (a vector for each token) or "rank"; None for what the file says.
         normalize: p of the norm that becomes 1, 2 if not given; -1 for none, 0 for a largest value of 32760. truncate:
-        leave out ends of texts that the model has no positions for. threads: default all processors. progress(tokens
-        done, of how many, None).
+        leave out ends of texts that the model has no positions for. threads: default all processors. device: as of
+        `GenerateOptions`; texts go layer by layer through a model that is too large for it. progress(tokens done, of
+        how many, None).
         Raises ModelError, VocabularyError, and OptionError for a text that is too long or has no tokens.
         """
         from runtime.evaluation.pooling import embeddings
@@ -157,7 +161,7 @@ class Model(Contents):
             raise wrong("texts", texts, "a text, or a list of texts,")
         given = [texts] if isinstance(texts, str) else list(texts)
         return embeddings(
-            running_model(self, threads),
+            running_model(self, threads, device),
             self.tokenizer,
             given,
             pooling=pooling,
@@ -170,7 +174,7 @@ class Model(Contents):
         draft = options.draft
         if draft is None or draft in ("lookup", "mtp"):
             return Drafts(draft, None, options.drafting)
-        return drafts_of(self, opened(draft), options.drafting, options.threads)
+        return drafts_of(self, opened(draft), options)
 
     def save(
         self,
@@ -298,13 +302,15 @@ def stored_file(source: PathLike | Model) -> Path:
     return file.path
 
 
-def load(source: PathLike | Model, *, threads: int | None = None) -> RunningModel:
+def load(
+    source: PathLike | Model, *, threads: int | None = None, device: str | DeviceOptions | None = None
+) -> RunningModel:
     """Open a model ready to run: `load(path).logits([1, 2, 3])` is float32 (tokens, vocabulary).
 
-    threads: of this model; None for all processors. Raises as `open` does, OptionError for fewer threads than one, and
-    ModelError for what the runtime cannot run.
+    threads: of this model; None for all processors. device: as of `GenerateOptions`. Raises as `open` does, OptionError
+    for fewer threads than one and for a device that is not there, and ModelError for what the runtime cannot run.
     """
-    return running_model(opened(source), threads)
+    return running_model(opened(source), threads, device)
 
 
 def selected(tensors: Mapping[str, Tensor], pattern: str | None) -> list[Tensor]:

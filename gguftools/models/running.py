@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from quants.arguments import as_count, thread_count
 from quants.errors import OptionError, VocabularyError
 
 from .contents import Contents
+from .devices import DeviceOptions, as_device, running_on
 from .generation import Drafts, GenerateOptions, grammar_of
 
 if TYPE_CHECKING:
@@ -16,19 +18,37 @@ if TYPE_CHECKING:
     from runtime.sampling.grammar import Grammar
     from runtime.speculation.assistants import Assistant
     from runtime.speculation.blocks import BlockWriter
-    from runtime.speculation.parameters import Drafting
     from runtime.speculation.readers import Reader
 
     from ..metadata.images import Sight
 
 
-def running_model(contents: Contents, threads: int | None = None) -> RunningModel:
-    """Return what computes logits, kept until something of the model changes. Raises ModelError, OptionError."""
-    from runtime.model import RunningModel
+def running_model(
+    contents: Contents, threads: int | None = None, device: str | DeviceOptions | None = None
+) -> RunningModel:
+    """Return what computes logits, kept until something of the model, or the device, changes. Raises ModelError,
+    OptionError.
+    """
+    metadata, options = contents.metadata, as_device(device)
+    where = sys.intern("" if options is None else repr(options))
+    parts = [threads, where, *map(metadata.value, metadata), *contents.tensors.data.values()]
+    return contents._made("running", parts, lambda: running_on(options, metadata, contents.tensors, threads=threads))
 
-    metadata = contents.metadata
-    parts = [threads, *map(metadata.value, metadata), *contents.tensors.data.values()]
-    return contents._made("running", parts, lambda: RunningModel(metadata, contents.tensors, threads=threads))
+
+def check_fits(*nets: RunningModel) -> None:
+    """Raise OptionError if models that run together do not fit on their device: each token would read weights anew."""
+    from runtime.prefill import CHUNK
+
+    device = nets[0].device
+    if device is None or device.memory is None:
+        return
+    needed = sum(net.bytes_on_device(CHUNK) for net in nets)
+    if needed > device.memory:
+        what = "the model needs" if len(nets) == 1 else "model and draft need"
+        raise OptionError(
+            f"{what} {needed:,} bytes on {device.title}, which has {device.memory:,} bytes for them",
+            "take a smaller model, or one in F16 (2 bytes a weight; other formats are decoded to 4), or no device",
+        )
 
 
 def grammar_for(contents: Contents, gbnf: str | None, schema: str | Mapping[str, Any] | None) -> Grammar | None:
@@ -92,11 +112,18 @@ def draft_reader(draft: Contents, target: RunningModel) -> Reader | Assistant | 
     return reader_of(target, draft.metadata, draft.tensors)
 
 
-def drafts_of(contents: Contents, draft: Contents, drafting: Drafting | None, threads: int | None) -> Drafts:
-    """Return a draft model for a model. Raises OptionError, VocabularyError for one that does not fit, ModelError."""
+def drafts_of(contents: Contents, draft: Contents, options: GenerateOptions) -> Drafts:
+    """Return a draft model for a model, on the same device. Raises OptionError, VocabularyError for one that does not
+    fit, ModelError.
+    """
     _check_draft(contents, draft)
-    by = draft_reader(draft, running_model(contents, threads)) or running_model(draft, threads)
-    return Drafts(by, draft.context_length, drafting)
+    target = running_model(contents, options.threads, options.device)
+    reader = draft_reader(draft, target)
+    if reader is not None:
+        return Drafts(reader, draft.context_length, options.drafting)
+    smaller = running_model(draft, options.threads, options.device)
+    check_fits(target, smaller)
+    return Drafts(smaller, draft.context_length, options.drafting)
 
 
 def _check_draft(contents: Contents, draft: Contents) -> None:

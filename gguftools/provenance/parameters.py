@@ -34,12 +34,21 @@ class Opening:
 
 
 class Texts(NamedTuple):
-    """Describe how calibration texts were read: see `calibration.texts.Calibration`."""
+    """Describe how calibration texts were read: see `calibration.texts.Calibration`.
+
+    device: on which weights were encoded, by its name for people; "" for a processor by our own kernels, whose bytes
+    are the same everywhere.
+    """
 
     own_texts: bool
     n_ctx: int
     chunks: int
     memory: int = DEFAULT_MEMORY
+    device: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data, the device only if there was one."""
+        return {key: value for key, value in self._asdict().items() if value != ""}
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,7 @@ class Parameters:
             "prune_layers": list(self.prune_layers),
             "override": {key: _value_dict(value) for key, value in self.override},
             "reserve": self.reserve,
-            "gptq": None if self.gptq is None else self.gptq._asdict(),
+            "gptq": None if self.gptq is None else self.gptq.as_dict(),
             "fallback": None if self.fallback == "AUTO" else self.fallback,
             "rounded_grids": self.rounded_grids,
         }
@@ -266,7 +275,10 @@ class _Reader:
             raise self.error("gptq", given, "an object with own_texts, n_ctx, chunks and memory")
         n_ctx, chunks = (self.number("gptq", 1 << 30, given.get(key) or -1) for key in ("n_ctx", "chunks"))
         memory = self.number("gptq", 1 << 60, given.get("memory", DEFAULT_MEMORY) or -1)
-        return Texts(given["own_texts"], n_ctx, chunks, memory)
+        device = given.get("device", "")
+        if not isinstance(device, str) or len(device) > MAX_RULE or not device.isprintable():
+            raise self.error("gptq", device, "the name of a device")
+        return Texts(given["own_texts"], n_ctx, chunks, memory, device)
 
 
 def is_quick(pattern: str) -> bool:

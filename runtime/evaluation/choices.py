@@ -4,7 +4,7 @@ The score of an answer is the mean of log(probability) over its scored tokens. W
 used, follows llama.cpp's `llama-perplexity`, in its peculiarities too.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -101,11 +101,8 @@ def mean_log_probabilities(
     branched: a function that computes a task's common tokens once, None if the model has none. Raises ModelError for
     logits that are not finite.
     """
-    wanted: dict[tuple[int, int], list[Prediction]] = {}  # by task and sequence
-    for number, task in enumerate(tasks):
-        for prediction in (each for answer in task.scored for each in answer):
-            wanted.setdefault((number, prediction.sequence), []).append(prediction)
-    lengths = {key: 1 + max(each.position for each in predictions) for key, predictions in wanted.items()}
+    wanted = _wanted(tasks)
+    lengths = _lengths(wanted)
     logs: dict[tuple[int, Prediction], float] = {}
     passes = (
         _padded(tasks, lengths, forward, tokens_at_once)
@@ -124,13 +121,39 @@ def mean_log_probabilities(
     ]
 
 
+def _wanted(tasks: Sequence[Choices]) -> dict[tuple[int, int], list[Prediction]]:
+    """Return the scored predictions by task and sequence."""
+    wanted: dict[tuple[int, int], list[Prediction]] = {}
+    for number, task in enumerate(tasks):
+        for prediction in (each for answer in task.scored for each in answer):
+            wanted.setdefault((number, prediction.sequence), []).append(prediction)
+    return wanted
+
+
+def _lengths(wanted: Mapping[tuple[int, int], Sequence[Prediction]]) -> Lengths:
+    return {key: 1 + max(each.position for each in predictions) for key, predictions in wanted.items()}
+
+
+def asked_for(tasks: Sequence[Choices], tokens_at_once: int) -> Iterator[Ids]:
+    """Yield the ids that `mean_log_probabilities` asks its `forward` for, without `branched`."""
+    lengths = _lengths(_wanted(tasks))
+    for keys in _batches(lengths, tokens_at_once):
+        yield _rows_of(tasks, lengths, keys)
+
+
+def _rows_of(tasks: Sequence[Choices], lengths: Lengths, keys: Sequence[tuple[int, int]]) -> Ids:
+    """Return whole sequences, the longest first, padded with zeros."""
+    ids = np.zeros((len(keys), lengths[keys[0]]), np.int64)
+    for row, (number, sequence) in zip(ids, keys, strict=True):
+        length = lengths[number, sequence]
+        row[:length] = tasks[number].sequences[sequence][:length]
+    return ids
+
+
 def _padded(tasks: Sequence[Choices], lengths: Lengths, forward: Forward, tokens_at_once: int) -> Iterator[Computed]:
     """Yield logits of whole sequences, padded with zeros at the end, which earlier tokens do not see."""
     for keys in _batches(lengths, tokens_at_once):
-        ids = np.zeros((len(keys), lengths[keys[0]]), np.int64)
-        for row, (number, sequence) in zip(ids, keys, strict=True):
-            length = lengths[number, sequence]
-            row[:length] = tasks[number].sequences[sequence][:length]
+        ids = _rows_of(tasks, lengths, keys)
         logits = forward(ids, 0)
         starts = range(0, ids.size, ids.shape[1])
         yield logits, {key: start.__add__ for key, start in zip(keys, starts, strict=True)}

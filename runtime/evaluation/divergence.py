@@ -4,13 +4,14 @@ One pass serves any number of models: for a few positions at a time the base's l
 model's are, compared with them, and dropped. Only a few numbers a prediction are kept, from which `statistics` computes
 all figures; the memory for logits does not grow with the window.
 
-A base is a model that runs, or the stored output of an earlier run (`stored_logits`).
+A base is a model that runs, or the stored output of an earlier run (`stored_logits`). Logits of models that run on a
+device stay there if both models are there.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -34,12 +35,38 @@ Progress = Callable[[int, int, float], None]  # windows done, of how many, mean 
 Save = Callable[[int, int, int, "Rows"], None]  # window, predictions start and stop of it, the base's rows
 
 
+class LogitsOnDevice(Protocol):
+    """Logits (n, vocabulary) in a device's memory (see `runtime.device.figures`)."""
+
+    def float32(self) -> Floats:
+        """Return them in the host's memory."""
+        ...
+
+    def divergences(self, other: Any) -> Doubles:
+        """Return the columns KL … VARIATION: `compare` with other logits of this type."""
+        ...
+
+
+@runtime_checkable
+class HeadOnDevice(Protocol):
+    """Lazy logits that a device computes."""
+
+    def rows(self, targets: Ids) -> tuple[LogitsOnDevice, Doubles]:
+        """Return the logits, and of each row the columns Z … LOG_P."""
+        ...
+
+
 @dataclass(frozen=True)
 class Rows:
-    """Logits float32 (n, vocabulary), and of each row the columns Z … LOG_P: float64 (n, 5)."""
+    """Logits (n, vocabulary), float32 or on a device, and of each row the columns Z … LOG_P: float64 (n, 5)."""
 
-    logits: Floats
+    held: Floats | LogitsOnDevice
     values: Doubles
+
+    @cached_property
+    def logits(self) -> Floats:
+        """Return the logits in the host's memory: float32."""
+        return self.held if isinstance(self.held, np.ndarray) else self.held.float32()
 
     @property
     def z(self) -> Doubles:
@@ -48,23 +75,22 @@ class Rows:
 
 
 class Logits(Protocol):
-    """A source of logits of the windows: those of predictions start … stop - 1 of a window, float32 (n, vocabulary)."""
+    """A source of logits of the windows. rows: those of predictions start … stop - 1 of a window."""
 
-    def logits(self, window: int, start: int, stop: int) -> Floats: ...
+    @property
+    def vocabulary(self) -> int: ...
+    def rows(self, window: int, start: int, stop: int, targets: Ids, threads: int) -> Rows: ...
 
 
-class Base(Protocol):
+class Base(Logits, Protocol):
     """The base that models are compared with.
 
-    lower_bound: whether divergences from it are only lower bounds. rows, compare: `row_figures` and `compare`, or
+    lower_bound: whether divergences from it are only lower bounds. rows, compare: `rows_of` and `compare`, or
     replacements if a base has less than all logits, or in another form.
     """
 
     @property
     def lower_bound(self) -> bool: ...
-    @property
-    def vocabulary(self) -> int: ...
-    def rows(self, window: int, start: int, stop: int, targets: Ids, threads: int) -> Rows: ...
     def compare(self, base: Rows, other: Rows, threads: int) -> Doubles: ...
 
 
@@ -122,16 +148,29 @@ class RunningLogits:
         return made.weight.rows
 
     def rows(self, window: int, start: int, stop: int, targets: Ids, threads: int) -> Rows:
-        return row_figures(self.logits(window, start, stop), targets, threads)
+        return rows_of(self.states(window, start, stop), targets, threads)
 
     def compare(self, base: Rows, other: Rows, threads: int) -> Doubles:
         return compare(base, other, threads)
 
-    def _run(self, window: int) -> LazyLogits:
+    def batches(self, windows: Iterable[int]) -> Iterator[tuple[Ids, int]]:
+        """Yield the arguments of `forward`, in their order, if logits of these windows, ascending, are asked for."""
+        stop = 0
+        for window in windows:
+            if window >= stop:
+                group = self.group(window)
+                stop = window + len(group)
+                yield np.stack([each.inputs for each in group]), group[0].first
+
+    def group(self, window: int) -> list[Window]:
+        """Return the windows whose layers run together if this is the first one."""
         following = (self.windows[i] for i in range(window - self._number, len(self.windows)))
-        group = next(batched(following, self.at_once))
-        self._begin, self._first = window, group[0].first
-        return self.forward(np.stack([each.inputs for each in group]), self._first)
+        return next(batched(following, self.at_once))
+
+    def _run(self, window: int) -> LazyLogits:
+        inputs, first = next(self.batches([window]))
+        self._begin, self._first = window, first
+        return self.forward(inputs, first)
 
 
 class Kept(Protocol):
@@ -214,11 +253,10 @@ def window_figures(
         if save is not None:
             save(number, start, stop, expected)
         for i, (name, model) in enumerate(others.items()):
-            logits = model.logits(number, start, stop)
-            if logits.shape[1] != base.vocabulary:
-                sizes = f"{base.vocabulary} tokens, {name} one of {logits.shape[1]}"
+            if model.vocabulary != base.vocabulary:
+                sizes = f"{base.vocabulary} tokens, {name} one of {model.vocabulary}"
                 raise OptionError(f"the base has a vocabulary of {sizes}; they have to be equal")
-            got = row_figures(logits, targets, threads)
+            got = model.rows(number, start, stop, targets, threads)
             _check(name, number, got.values)
             apart = base.compare(expected, got, threads)
             _check(name, number, apart[:, : 1 if base.lower_bound else None])
@@ -241,6 +279,13 @@ def _check(name: str, window: int, values: Doubles) -> None:
         raise ModelError(what, "its weights are damaged")
 
 
+def rows_of(logits: LazyLogits, targets: Ids, threads: int = 1) -> Rows:
+    """Return lazy logits of predictions as rows; a device's stay there. targets: (n,)."""
+    if isinstance(logits, HeadOnDevice):
+        return Rows(*logits.rows(targets))
+    return row_figures(logits.float32(), targets, threads)
+
+
 def row_figures(logits: Floats, targets: Ids, threads: int = 1) -> Rows:
     """Return the columns Z … LOG_P of logits float32 (n, vocabulary). targets: (n,)."""
     rows, out = np.ascontiguousarray(logits, np.float32), np.empty((len(logits), 5))
@@ -251,7 +296,9 @@ def row_figures(logits: Floats, targets: Ids, threads: int = 1) -> Rows:
 
 def compare(base: Rows, other: Rows, threads: int = 1) -> Doubles:
     """Return the columns KL … VARIATION of two models' rows: float64 (n, 3)."""
-    out, zs = np.empty((len(base.logits), 3)), (base.z, other.z)
+    if not isinstance(base.held, np.ndarray) and not isinstance(other.held, np.ndarray):
+        return base.held.divergences(other.held)
+    out, zs = np.empty((len(base.values), 3)), (base.z, other.z)
 
     def share(start: int, stop: int) -> None:
         softmax.divergences(base.logits, other.logits, *zs, out, start, stop)

@@ -110,7 +110,9 @@ def embeddings(
     done, total = 0, sum(map(len, ids))
     if progress is not None:
         progress(done, total, None)
-    for numbers in batches([len(each) for each in ids]):
+    together = list(batches([len(each) for each in ids]))
+    model.prepare(([ids[number] for number in numbers], 0) for numbers in together)
+    for numbers in together:
         states = model.hidden_states([ids[number] for number in numbers])
         if decides and chosen != "rank":
             states = option_scores(model, states)

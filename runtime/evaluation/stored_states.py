@@ -22,8 +22,9 @@ from ..arrays import Doubles, Floats, Ids
 from ..head import LazyLogits, Output
 from ..kernels.softmax import merged_divergences
 from ..kernels.threads import share_out
+from ..layer import Device
 from ..products.precision import Precision
-from .divergence import ENTROPY, LOG_P, TOP, TOP_LOGIT, Rows, Z, compare, row_figures
+from .divergence import ENTROPY, LOG_P, TOP, TOP_LOGIT, Rows, Z, compare, rows_of
 from .windows import Window
 
 OF_TARGET, OF_ENTROPY, OF_OTHERS = range(3)  # columns of Likeliest.figures
@@ -46,7 +47,8 @@ class _Places:
 class StoredStates(_Places):
     """Final states as a base of `runtime.evaluation.divergence`, with all figures those of their model.
 
-    states: float32 (predictions of all windows, width), as `LazyLogits.x`. output, precision: of the model.
+    states: float32 (predictions of all windows, width), as `LazyLogits.x`. output, precision: of the model. device: set
+    to compute logits there.
     """
 
     lower_bound = False
@@ -56,6 +58,7 @@ class StoredStates(_Places):
     ) -> None:
         super().__init__(windows)
         self.stored, self.output, self.precision, self.threads = states, output, precision, threads
+        self.device: Device | None = None
 
     @property
     def vocabulary(self) -> int:
@@ -64,13 +67,15 @@ class StoredStates(_Places):
     def states(self, window: int, start: int, stop: int) -> LazyLogits:
         """Return the final states of predictions start … stop - 1 of a window, and the output layer for them."""
         x = self.stored.float32(*self.span(window, start, stop))
-        return LazyLogits(x, self.output.weight, self.output.finish(self.threads), self.threads, self.precision)
+        finish = self.output.finish(self.threads)
+        logits = LazyLogits(x, self.output.weight, finish, self.threads, self.precision)
+        return logits if self.device is None else self.device.logits(logits, self.output)
 
     def logits(self, window: int, start: int, stop: int) -> Floats:
         return self.states(window, start, stop).float32()
 
     def rows(self, window: int, start: int, stop: int, targets: Ids, threads: int) -> Rows:
-        return row_figures(self.logits(window, start, stop), targets, threads)
+        return rows_of(self.states(window, start, stop), targets, threads)
 
     def compare(self, base: Rows, other: Rows, threads: int) -> Doubles:
         return compare(base, other, threads)

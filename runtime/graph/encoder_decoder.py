@@ -33,6 +33,14 @@ def side_graph(network: Network, side: Side) -> Graph:
     return b.graph()
 
 
+def cross_graph(network: Network, layer: Layer, role: str) -> Graph:
+    """Return keys or values of a decoder's layer from encoded tokens: (tokens, heads, width)."""
+    b = Builder(network)
+    b.layer = layer
+    _heads(b, layer, role, b.add("embd", op.Input((network.hparams.width,))), role)
+    return b.graph()
+
+
 def whole_graph(network: Network, encoder: Side, decoder: Side | None) -> Graph:
     """Return both sides from the ids of two texts to logits; of an encoder alone, its hidden states.
 

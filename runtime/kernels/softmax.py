@@ -7,7 +7,7 @@ import numpy as np
 from quants.kernels.jit import inlined
 from quants.kernels.numba_internals import njit
 
-from .exponential import ONE, SHORT, ZERO, exp, largest, nearest, sum_of_exp
+from .exponential import LOWEST, ONE, SHORT, ZERO, exp, largest, nearest, sum_of_exp
 
 f32 = np.float32
 
@@ -53,9 +53,9 @@ def short_sum_and_weighted(row, top):  # type: ignore[no-untyped-def]
     total, weighted = ZERO, ZERO
     for i in range(row.size):
         x = row[i] - top
-        e = exp(x)
+        e = exp(x)  # 1e-38 below LOWEST, where a barred token's x is -3e38
         total += e
-        weighted += e * x
+        weighted += e * (LOWEST if x < LOWEST else x)
     return total, weighted
 
 

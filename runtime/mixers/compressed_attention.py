@@ -128,12 +128,17 @@ def turned(forward: ForwardContext, own: LayerHParams, x: Floats, positions: Ids
 
     YaRN's attention factor is left out.
     """
-    scaling = forward.network.scaling if own.rope_scaled else None
-    if scaling is not None:
-        scaling = replace(scaling, attn_factor=scaling.attn_factor / attention_factor(scaling))
-    cos, sin = rope_table(own.rope_width, own.rope_base, scaling, None, positions)
+    cos, sin = tail_angles(forward, own, positions)
     if len(positions) < len(x):
         cos, sin = (np.tile(each, (len(x) // len(positions), 1)) for each in (cos, sin))
     rotated = np.ascontiguousarray(x[:, :, -own.rope_width :])
     apply_rope(rotated, cos, -sin if back else sin, "adjacent", forward.threads)
     return np.concatenate((x[:, :, : -own.rope_width], rotated), axis=2)
+
+
+def tail_angles(forward: ForwardContext, own: LayerHParams, positions: Ids) -> tuple[Floats, Floats]:
+    """Return cos and sin of positions, (positions, rope_width / 2), without yarn's temperature."""
+    scaling = forward.network.scaling if own.rope_scaled else None
+    if scaling is not None:
+        scaling = replace(scaling, attn_factor=scaling.attn_factor / attention_factor(scaling))
+    return rope_table(own.rope_width, own.rope_base, scaling, None, positions)

@@ -1,7 +1,7 @@
 """Block-diagonal matrices, so that wide ones fit into memory."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -30,10 +30,10 @@ class BlockDiagonal:
         return sum(map(len, self.blocks))
 
     def __add__(self, other: "BlockDiagonal") -> "BlockDiagonal":
-        return BlockDiagonal(tuple(a + b for a, b in zip(self.blocks, other.blocks, strict=True)))
+        return replace(self, blocks=tuple(a + b for a, b in zip(self.blocks, other.blocks, strict=True)))
 
     def __mul__(self, factor: float) -> "BlockDiagonal":
-        return BlockDiagonal(tuple(block * factor for block in self.blocks))
+        return replace(self, blocks=tuple(block * factor for block in self.blocks))
 
     def columns(self) -> Iterator[tuple[slice, Doubles | Floats]]:
         """Yield the columns of each block, and the block."""

@@ -144,6 +144,9 @@ def speculation_of(
     can't verify them; ModelError for a model without an MTP layer.
     """
     drafting = drafting or Drafting()
+    if model.device is not None and by not in ("lookup", "mtp") and not isinstance(by, RunningModel):
+        hint = "draft with a smaller model, by lookup or with the model's own MTP layer, or leave the device out"
+        raise OptionError("drafts of a file that reads a model's states are computed on the processor alone", hint)
     if by is model:
         raise OptionError("the draft is the model itself", "a smaller one is needed, or this one in a smaller format")
     if drafting.children > 1 and by == "lookup":

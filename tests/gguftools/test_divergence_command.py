@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -65,3 +66,49 @@ def test_a_base_is_saved_and_read(files, tmp_path):
     done = typed("divergence", base, files[2], "-c", 128)
     assert done.returncode == 1
     assert done.stderr.startswith("error: the base was stored with windows of 64 tokens, not 128")
+
+
+def test_a_device_needs_torch(files, monkeypatch):
+    monkeypatch.delitem(sys.modules, "runtime.device.torch_device", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    done = typed("divergence", *files[:2], *WINDOWS, "--device", "cpu")
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert lines[0] == "error: device 'cpu' needs torch, which is not installed"
+    assert lines[1].endswith('install the extra: pip install "gguftools[device]"')
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--device", "gpu"), "gpu"),
+        (("--device-memory", "2G"), "--device-memory needs --device"),
+        (("--fast",), "--fast needs --device"),
+        (("--device", "cpu", "--workers", 2), "--device cannot be combined with --workers"),
+    ],
+)
+def test_wrong_devices(options, problem, files):
+    done = typed("divergence", *files[:2], *WINDOWS, *options)
+    assert done.returncode in (1, 2)
+    assert problem in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.device
+def test_a_device_and_its_noise_floor_are_printed(files, tmp_path):
+    page = tmp_path / "report.html"
+    done = typed("divergence", *files[:2], *WINDOWS, "--device", "cpu", "--html", page)
+    assert done.returncode == 0, done.stderr
+    *_, measured, noise = done.stdout.splitlines()
+    assert measured.endswith("products in float32 on the processor (torch)")
+    assert noise.startswith("noise floor ")
+    assert noise.endswith("(the processor (torch), float32)")
+    html = page.read_text(encoding="utf-8")
+    assert "the processor (torch)" in html
+    assert "noise floor" in html
+    report = json.loads(typed("divergence", *files[:2], *WINDOWS, "--device", "cpu", "--json").stdout)
+    assert report["device"] == "the processor (torch)"
+    assert 0 <= report["noise_floor"] <= report["noise_floor_max"] < 1e-9
+    done = typed("perplexity", files[1], *WINDOWS, "--device", "cpu")
+    assert "noise floor " in done.stdout

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from ..device_options import DEVICE_PANEL, DeviceChoice
 from ..generation_options import SAMPLING_PANEL, CacheTypeName, Ctx, SamplingOptions
 
 EXAMPLES = (
@@ -16,7 +17,7 @@ EXAMPLES = (
     "gguftools chat model.gguf -q",
 )
 GROUP = "Run"
-PANELS = {"Sampling": tuple(name for name in SAMPLING_PANEL["Sampling"] if name != "ignore_eos")}
+PANELS = {"Sampling": tuple(name for name in SAMPLING_PANEL["Sampling"] if name != "ignore_eos"), **DEVICE_PANEL}
 
 
 def chat(
@@ -30,6 +31,7 @@ def chat(
     sampling: SamplingOptions,
     cache_type: CacheTypeName = "f32",
     threads: int | None = None,
+    where: DeviceChoice,
 ) -> None:
     from runtime.kv_cache import as_cache_type
 
@@ -50,6 +52,7 @@ def chat(
             context=ctx,
             cache_type=as_cache_type(cache_type),
             threads=threads,
+            device=where.chosen(),
             progress=progress,
             **sampling.rules(),
         )

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
+from ..device_options import DEVICE_PANEL, DeviceChoice, print_noise_floor
+
 if TYPE_CHECKING:
     from ...measurement.divergence_report import DivergenceReport, FileDivergence
 
@@ -25,6 +27,7 @@ GROUP = "Measure"
 PANELS = {
     "Report": ("worst", "fail_above", "html", "markdown", "json"),
     "Saved base": ("save_base", "top_k", "with_output", "base_model"),
+    **DEVICE_PANEL,
     "Expert options": ("round_activations", "precision", "record"),
 }
 
@@ -70,6 +73,7 @@ def divergence(
     round_activations: bool = False,
     precision: str = "float32",
     *,
+    where: DeviceChoice,
     saved: BaseOptions,
     record: str | None = None,
     overwrite: bool = False,
@@ -93,7 +97,9 @@ def divergence(
     for model in models:
         if warn_of_context(model, ctx):
             break
-    note_slow_products(threads)
+    device = where.chosen()
+    if device is None:
+        note_slow_products(threads)
     bar = window_progress(f"measure {len(models)} beside {base.name}", "mean KL")
     with shared_work(workers, scheduler) as executor, bar as progress:
         options = DivergenceOptions(
@@ -104,6 +110,7 @@ def divergence(
             keep_record=True,
             overwrite=overwrite,
             executor=executor,
+            device=device,
         )
         how: Any = {"n_ctx": ctx, "chunks": chunks, "threads": threads, "options": options, "progress": progress}
         report = measure(base, *models, text=named, **how)
@@ -183,7 +190,11 @@ def _print_files(report: "DivergenceReport", worst: int) -> None:
         print()
     perplexity = f"perplexity {report.base_perplexity:.4f} ± {report.base_perplexity_standard_error:.4f}"
     print_line(f"base {report.base}: {perplexity}, entropy {report.base_entropy:.4f} nats")
-    print_line(f"{windows} windows of {report.n_ctx} tokens, {scored} predictions, products in {report.products}")
+    where = f" on {report.device}" if report.device else ""
+    print_line(
+        f"{windows} windows of {report.n_ctx} tokens, {scored} predictions, products in {report.products}{where}"
+    )
+    print_noise_floor(report)
 
 
 def _row(file: "FileDivergence") -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from ..device_options import DEVICE_PANEL, DeviceChoice
+
 if TYPE_CHECKING:
     from runtime.evaluation.pooling import Embeddings
 
@@ -18,6 +20,7 @@ EXAMPLES = (
     "gguftools embed reranker.gguf --pooling rank --prompts pairs.tsv",
 )
 GROUP = "Run"
+PANELS = DEVICE_PANEL
 SHOWN = 4  # values of a vector
 MAX_COMPARED = 12  # texts
 
@@ -42,6 +45,8 @@ def embed(
     truncate: Annotated[bool, "Cut texts that are longer than the context."] = False,
     overwrite: bool = False,
     threads: int | None = None,
+    *,
+    where: DeviceChoice,
     json: bool = False,
 ) -> None:
     from runtime.evaluation.pooling import file_pooling, pooling_named, scores_pairs
@@ -59,10 +64,18 @@ def embed(
     texts = texts_of(prompt, prompts, pairs=chosen == "rank" and scores_pairs(source.metadata))
     reads = NOTHING.also([*source.files, prompts])
     target = None if output is None else check_output(output, reads, overwrite)
+    device = where.chosen()
     note_before_running(source, threads)
     with window_progress(f"read {len(texts)} texts") as progress:
         report = run(
-            source, texts, pooling=pooling, normalize=normalize, truncate=truncate, threads=threads, progress=progress
+            source,
+            texts,
+            pooling=pooling,
+            normalize=normalize,
+            truncate=truncate,
+            threads=threads,
+            device=device,
+            progress=progress,
         )
     if output is not None:
         report = report.save(output, overwrite=overwrite, reads=[prompts] if prompts else [])

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from ..device_options import DEVICE_PANEL, DeviceChoice
+
 if TYPE_CHECKING:
     from ...measurement.evaluation_report import EvaluationReport, TestReport
 
@@ -18,6 +20,7 @@ EXAMPLES = (
     "gguftools evaluate m.gguf --winogrande w.csv --multiple-choice mmlu.bin",
 )
 GROUP = "Measure"
+PANELS = DEVICE_PANEL
 
 
 def evaluate(
@@ -36,6 +39,8 @@ def evaluate(
     precision: str = "float32",
     record: str | None = None,
     markdown: bool = False,
+    *,
+    where: DeviceChoice,
     json: bool = False,
 ) -> None:
     from ...measurement.evaluation import evaluate as measure
@@ -58,7 +63,7 @@ def evaluate(
             multiple_choice=multiple_choice,
             n_ctx=ctx,
             threads=threads,
-            options=EvaluationOptions(tasks, seed, precision, record, keep_record=True),
+            options=EvaluationOptions(tasks, seed, precision, record, keep_record=True, device=where.chosen()),
             progress=progress,
         )
     if not print_result(result, json):

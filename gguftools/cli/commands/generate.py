@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from ..device_options import DEVICE_PANEL, DeviceChoice
 from ..generation_options import SAMPLING_PANEL, CacheTypeName, Ctx, SamplingOptions
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ PANELS = {
         "draft_typical",
     ),
     "Images and audio": ("mmproj", "image", "audio", "image_tokens"),
+    **DEVICE_PANEL,
 }
 
 
@@ -180,6 +182,7 @@ def generate(
     drafting: DraftOptions,
     media: MediaOptions,
     threads: int | None = None,
+    where: DeviceChoice,
     json: bool = False,
 ) -> None:
     from runtime.batched_generation import written_together
@@ -209,6 +212,7 @@ def generate(
             context=ctx,
             cache_type=as_cache_type(cache_type),
             threads=threads,
+            device=where.chosen(),
             progress=progress,
             draft=drafts,
             drafting=None if drafts is None else drafting.parameters(),

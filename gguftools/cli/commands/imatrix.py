@@ -8,12 +8,17 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from ..device_options import DEVICE_PANEL, DeviceChoice, PlanChoice
+
 EXAMPLES = (
     "gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf",
     "gguftools imatrix model.gguf -f prose.txt -f code.txt -o imatrix.gguf --resume",
+    "gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf --plan",
 )
 GROUP = "Make"
-PANELS = {"Expert options": ("skip_chunks", "parse_special", "process_output", "nextn", "precision", "save_every")}
+PANELS = DEVICE_PANEL | {
+    "Expert options": ("skip_chunks", "parse_special", "process_output", "nextn", "precision", "save_every")
+}
 
 
 def imatrix(
@@ -33,15 +38,24 @@ def imatrix(
     threads: int | None = None,
     workers: int | None = None,
     scheduler: str | None = None,
+    *,
+    where: DeviceChoice,
+    planned: PlanChoice,
     json: bool = False,
 ) -> None:
     from ...measurement.importance import imatrix
     from ...measurement.options import ImatrixOptions
+    from ...measurement.texts import NamedText
     from ...models.model import opened_gguf
     from ...writing.resume import unfinished_warnings
+    from ..device_plans import show_plan
     from ..ui import note, note_before_running, print_matrix, print_result, shared_work, window_progress
 
     source = opened_gguf(model)
+    if planned.plan:
+        texts = [NamedText(each.stem, each) for each in file]
+        show_plan("imatrix", [source], texts, (ctx, chunks, 0), where, planned, threads, json)
+        return
     for warning in unfinished_warnings([Path(output)], resume):
         note(f"warning: {warning}")
     note_before_running(source, threads, ctx)
@@ -63,6 +77,7 @@ def imatrix(
                 resume=resume,
                 overwrite=overwrite,
                 executor=executor,
+                device=where.chosen(),
             ),
             progress=progress,
         )

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
+from ..device_options import DEVICE_PANEL, DeviceChoice, PlanChoice, print_noise_floor
+
 if TYPE_CHECKING:
     from ...measurement.perplexities import FailedFile, PerplexityTable
     from ...measurement.perplexity import PerplexityReport
@@ -22,10 +24,13 @@ EXAMPLES = (
     "gguftools perplexity model.gguf -f text.txt -c 2048 --chunks 20",
     "gguftools perplexity model.gguf -f novel=a.txt -f code=b.py",
     "gguftools perplexity m-f16.gguf m-Q8_0.gguf m-Q4_K_M.gguf -f text.txt",
+    "gguftools perplexity model.gguf -f text.txt --plan --card 'RTX 4090'",
 )
 GROUP = "Measure"
 TEXTS = (".txt", ".md", ".text", ".raw", ".jsonl", ".html", ".py")  # suffixes of texts
-PANELS = {"Expert options": ("stride", "round_activations", "sparse", "no_dense", "precision", "profile")}
+PANELS = DEVICE_PANEL | {
+    "Expert options": ("stride", "round_activations", "sparse", "no_dense", "precision", "profile")
+}
 
 
 def perplexity(
@@ -41,21 +46,30 @@ def perplexity(
     precision: str = "float32",
     profile: Annotated[bool, "Show the time of each kind of operation."] = False,
     running: Annotated[bool, "Print the value after every chunk."] = False,
+    *,
+    where: DeviceChoice,
+    planned: PlanChoice,
     json: bool = False,
 ) -> None:
     from ...measurement.options import PerplexityOptions
     from ...measurement.perplexities import perplexities
     from ...measurement.perplexity import perplexity as measure
     from ...measurement.texts import named_texts
+    from ...models.model import opened_gguf
+    from ..device_plans import show_plan
     from ..ui import StepProgress, print_result, usage, window_progress
 
     if running and len(models) > 1:
         usage("--running prints the values of one model", "name one model, or leave it out")
     _check_texts(models)
     named = named_texts(texts)
+    if planned.plan:
+        sources = [opened_gguf(each) for each in models]
+        show_plan("perplexity", sources, named, (ctx, chunks, stride), where, planned, threads, json)
+        return
     sources, unopened = _opened(models, threads, ctx)
     chosen = "llama.cpp" if round_activations else precision
-    options = PerplexityOptions(stride, chosen, sparse, not no_dense, profile)
+    options = PerplexityOptions(stride, chosen, sparse, not no_dense, profile, where.chosen())
     what = models[0].name if len(models) == 1 else f"{len(models)} files"
     shown: AbstractContextManager[StepProgress] = window_progress(f"measure {what}", "PPL")
     if running:
@@ -137,6 +151,7 @@ def _print_table(table: "PerplexityTable") -> None:
         rows.append(row)
     if rows:
         print_table(None, columns, rows, "l" + "r" * (len(columns) - 1))
+        print_noise_floor(max(table.files, key=lambda each: each.noise_floor or 0.0))
 
 
 def _print_failed(failed: "Sequence[FailedFile]") -> None:
@@ -165,10 +180,12 @@ def _print(result: "PerplexityReport") -> None:
         print()
     put(sys.stdout, "perplexity  ", (f"{result.perplexity:.4f}", "bold"), f" ± {result.standard_error:.4f}")
     if not terminal.quiet:
+        where = f" on {result.device}" if result.device else ""
         print(
             f"{len(result.chunks)} windows of {result.n_ctx} tokens, {result.tokens_per_second:.0f} tokens/s"
-            f" with products in {result.products}{prepared(result.compile_seconds)}"
+            f" with products in {result.products}{where}{prepared(result.compile_seconds)}"
         )
+        print_noise_floor(result)
     if result.profile:
         for operation, seconds in sorted(result.profile.items(), key=lambda each: -each[1]):
             share = 100 * seconds / sum(result.profile.values())

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from ..device_options import DEVICE_PANEL, DeviceChoice
 from ..options import complete
 from ..run_options import RunOptions
 
 if TYPE_CHECKING:
     from ...calibration.texts import Calibration
+    from ...models.devices import DeviceOptions
     from ...quantization.options import QuantizeOptions
 
 EXAMPLES = (
@@ -41,6 +43,7 @@ PANELS = {
         "gptq_memory",
     ),
     "Search for a recipe": ("target_size", "target_bpw", "calibrate", "frontier", "plot"),
+    **DEVICE_PANEL,
     "Types of single tensors": (
         "tensor_type",
         "tensor_type_file",
@@ -132,15 +135,16 @@ class CalibrationOptions:
     )
     plot: Annotated[Path | None, "Draw what --frontier finds, as SVG or PNG."] = None
 
-    def texts(self, named: Sequence[str] | None) -> "Calibration | None":
-        """Return texts with the limits for reading them; None where none is named."""
+    def texts(self, named: Sequence[str] | None, device: "DeviceOptions | None") -> "Calibration | None":
+        """Return texts with the limits for reading them, and where they are used; None where none is named."""
         from ...calibration.texts import Calibration
         from ...measurement.texts import named_texts
 
         texts = tuple(named_texts(named or ()))
         if not texts:
             return None
-        return Calibration(texts, own_texts=not self.gptq_only, chunks=self.gptq_chunks, memory=self.gptq_memory)
+        own_texts, chunks, memory = not self.gptq_only, self.gptq_chunks, self.gptq_memory
+        return Calibration(texts, own_texts=own_texts, chunks=chunks, memory=memory, device=device)
 
 
 def quantize(
@@ -157,11 +161,13 @@ def quantize(
     statistics: Annotated[
         bool | None, Option("--statistics/--no-statistics", help="Measure the error of every tensor (on with --json).")
     ] = None,
+    where: DeviceChoice,
     run: RunOptions,
     list_recipes: Annotated[bool, "List the recipes and exit."] = False,
     json: bool = False,
 ) -> None:
     from ...calibration.target import SearchOptions
+    from ...calibration.texts import Calibration
     from ...conversion.quantize import quantize as quantize_file
     from ...io.atomic import NOTHING
     from ...io.stores.path import is_url
@@ -170,14 +176,17 @@ def quantize(
     if list_recipes:
         _print_recipes(json)
         return
-    gptq, measured_on = (calibration.texts(each) for each in (calibration.gptq, calibration.calibrate))
+    device = where.chosen()
+    gptq, measured_on = (calibration.texts(each, device) for each in (calibration.gptq, calibration.calibrate))
     if calibration.frontier is not None:
         if source is None or recipes or output:
             usage("--frontier takes a SOURCE alone", "gguftools quantize SOURCE --frontier 3.5,4,4.5")
-        _search_sizes(source, calibration, tensors.allow_requantize, run, json)
+        texts_of_search = measured_on or Calibration(device=device)
+        _search_sizes(source, calibration, texts_of_search, tensors.allow_requantize, run, json)
         return
     size, bits = calibration.target_size, calibration.target_bpw
     is_search = size is not None or bits is not None
+    searched_on = measured_on if measured_on or gptq else Calibration(device=device)
     if source is None or not (recipes or is_search):
         usage("a SOURCE and at least one RECIPE are needed", "gguftools quantize --list-recipes lists them")
     if measured_on and not is_search:
@@ -189,7 +198,7 @@ def quantize(
     left = nullcontext() if is_url(source if output is None else output) and not run.resume else resumable_note()
     statistics = json if statistics is None else statistics
     with run.running(f"quantize {source.name}", dry_run=dry_run, statistics=statistics, reads=reads) as write, left:
-        search = SearchOptions(size, bits, measured_on) if is_search else None
+        search = SearchOptions(size, bits, searched_on) if is_search else None
         report = quantize_file(
             source, recipes or (), output, imatrix=imatrix, gptq=gptq, search=search, options=options, write=write
         )
@@ -209,7 +218,12 @@ def _print_recipes(json: bool) -> None:
 
 
 def _search_sizes(
-    source: Path, calibration: CalibrationOptions, allow_requantize: bool, run: RunOptions, json: bool
+    source: Path,
+    calibration: CalibrationOptions,
+    texts: "Calibration",
+    allow_requantize: bool,
+    run: RunOptions,
+    json: bool,
 ) -> None:
     """Search for recipes of several sizes, and print them."""
     from ...conversion.frontier import frontier
@@ -219,7 +233,7 @@ def _search_sizes(
         report = frontier(
             source,
             calibration.frontier,
-            calibrate=calibration.texts(calibration.calibrate),
+            calibrate=texts,
             plot=calibration.plot,
             allow_requantize=allow_requantize,
             threads=run.threads,

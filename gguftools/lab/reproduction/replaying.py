@@ -69,9 +69,13 @@ def planned_again(
 
 def calibration_of(parameters: Parameters, texts: list[str]) -> Calibration:
     """Return the texts that weights were encoded with, read as they were then. Raises OptionError."""
-    if parameters.gptq is None:
+    read = parameters.gptq
+    if read is None:
         raise OptionError("texts mean nothing for this file: no weight was encoded by any", "leave out `gptq`")
-    return Calibration(tuple(named_texts(texts)), *parameters.gptq)
+    if read.device:
+        problem = f"weights were encoded on a device, {read.device}, whose bytes no other one promises to give"
+        raise OptionError(problem, "leave out `gptq`: they are compared by their digests")
+    return Calibration(tuple(named_texts(texts)), read.own_texts, read.n_ctx, read.chunks, read.memory)
 
 
 def guessed_parameters(

@@ -156,6 +156,8 @@ def _facts(results: Results) -> list[tuple[str, str]]:
         ("window", f"{get('n_ctx', 0):.0f} tokens"),
         ("predictions scored", f"{results.scored:,}"),
         ("arithmetic", ", ".join(filter(None, (results.precision, results.products)))),
+        ("device", visible(results.device)),
+        ("noise floor", f"{get('noise_floor', 0.0):.1e} nats" if "noise_floor" in results.figures else ""),
     ]
     return [(name, value) for name, value in facts if value and not value.startswith((NOTHING, "0 tok"))]
 

@@ -88,6 +88,7 @@ class Results:
     products: str
     texts: dict[str, dict[str, float]]
     files: list[Measured] = field(default_factory=list)
+    device: str = ""
 
     @property
     def lower_bound(self) -> bool:
@@ -124,7 +125,13 @@ def results_of(data: Mapping[str, Any], source: str = "the results") -> Results:
         for number, entry in enumerate(whole.entries("texts", optional=True), 1)
     }
     return Results(
-        whole.text("base", needed=True), whole.figures(), whole.text("precision"), whole.text("products"), texts, files
+        whole.text("base", needed=True),
+        whole.figures(),
+        whole.text("precision"),
+        whole.text("products"),
+        texts,
+        files,
+        whole.text("device"),
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from gguftools.calibration.bounds import DEFAULT_MEMORY, columns_within
 from gguftools.calibration.choosing import choose, loss, pieces_of
+from gguftools.calibration.computed import Processor
 from gguftools.calibration.texts import Calibration
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
@@ -57,7 +58,7 @@ def test_feedback_within_cut_columns() -> None:
         found = Hessians(2, columns)
         found.observe("w", x)
         (piece,) = pieces_of(found.pieces("w", 64), found.pieces("w", 64))
-        chosen = [choose(rows, piece, form, form.encode, "plain", threads) for threads in (1, 2)]
+        chosen = [choose(rows, piece, form, form.encode, "plain", Processor(threads)) for threads in (1, 2)]
         assert np.array_equal(chosen[0].raw, chosen[1].raw)
         assert chosen[0].method == "feedback"
         assert len(piece.inputs.blocks) == 768 // columns

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import gguftools
-from gguftools.calibration.choosing import AIM, choose, correction, pieces_of
+from gguftools.calibration.choosing import AIM, choose, pieces_of
+from gguftools.calibration.computed import Processor
 from gguftools.calibration.texts import Calibration, calibration_windows
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
@@ -230,7 +231,7 @@ def test_what_inputs_held_back_speak_against_is_not_done() -> None:
     rows = random.standard_normal((32, 256)).astype(np.float32)
     form = format_named("Q4_K")
     piece = Piece(0, 32, BlockDiagonal((few.T @ few / 4,)), BlockDiagonal((np.eye(256),)))
-    chosen = choose(rows, piece, form, lambda rows: form.encode(rows), "plain", 2)
+    chosen = choose(rows, piece, form, lambda rows: form.encode(rows), "plain", Processor(2))
     assert (chosen.method, chosen.error) == ("plain", chosen.error_before)
     assert np.array_equal(chosen.raw, form.encode(rows))
 
@@ -257,8 +258,8 @@ def drifted(noise: float) -> tuple[Any, np.ndarray, np.ndarray]:
 def test_rows_make_up_for_a_part_of_what_inputs_lost(threads: int) -> None:
     piece, x, y = drifted(0.3)
     rows, form = np.random.default_rng(1).standard_normal((64, 256)).astype(np.float32), format_named("Q5_0")
-    chosen = choose(rows, piece, form, form.encode, "plain", threads)
-    without = choose(rows, piece._replace(drift=None), form, form.encode, "plain", threads)
+    chosen = choose(rows, piece, form, form.encode, "plain", Processor(threads))
+    without = choose(rows, piece._replace(drift=None), form, form.encode, "plain", Processor(threads))
     assert chosen.aimed
     assert not without.aimed
     assert (chosen.method, chosen.damping, chosen.error) == (without.method, without.damping, without.error)
@@ -269,8 +270,8 @@ def test_rows_make_up_for_a_part_of_what_inputs_lost(threads: int) -> None:
 def test_a_drift_that_inputs_held_back_do_not_have_is_left() -> None:
     piece, _, _ = drifted(0.3)
     rows, form = np.random.default_rng(1).standard_normal((64, 256)).astype(np.float32), format_named("Q5_0")
-    assert choose(rows, piece, form, form.encode, "plain", 2).aimed
-    other = choose(rows, piece._replace(held_drift=piece.held_drift * -1.0), form, form.encode, "plain", 2)
+    assert choose(rows, piece, form, form.encode, "plain", Processor(2)).aimed
+    other = choose(rows, piece._replace(held_drift=piece.held_drift * -1.0), form, form.encode, "plain", Processor(2))
     assert (other.method, other.aimed) == ("feedback", False)
 
 
@@ -282,7 +283,8 @@ def test_the_correction_is_a_part_of_the_least_squares() -> None:
     x = random.standard_normal((500, 96))
     y = x + 0.1 * random.standard_normal(x.shape)
     hessian, drift = x.T @ x / 500, (y - x).T @ x / 500
-    found = correction(BlockDiagonal((drift,)), [upper_factor(hessian, 1e-6)], 2).whole()
+    triangles = [upper_factor(hessian, 1e-6)]
+    found = Processor(2).correction(BlockDiagonal((drift,)), triangles, AIM).whole()
     rows = random.standard_normal((5, 96))
     best = np.linalg.lstsq(x, y @ rows.T, rcond=None)[0].T
     assert np.allclose(rows @ found, AIM * (best - rows), atol=1e-4)

@@ -54,7 +54,11 @@ CALLS = {  # in a folder with f16.gguf and q4.gguf; {} of a command that needs w
     "imatrix-info": [f"{MATRIX}", f"{MATRIX} {MATRIX} --show-statistics"],
     "merge": ["s-00001-of-00001.gguf --dry-run"],
     "patch": ["make f16.gguf q4.gguf -o p.gguf --dry-run"],
-    "perplexity": ["q4.gguf -c 64 --chunks 2 -f TEXT", "f16.gguf none.gguf q4.gguf -c 64 --chunks 2 -f TEXT"],
+    "perplexity": [
+        "q4.gguf -c 64 --chunks 2 -f TEXT",
+        "f16.gguf none.gguf q4.gguf -c 64 --chunks 2 -f TEXT",
+        "q4.gguf f16.gguf -c 64 --chunks 2 -f TEXT --plan --card T4",
+    ],
     "quantize": ["f16.gguf Q8_0 -o q.gguf", "f16.gguf Q8_0 -o q2.gguf --dry-run", "--list-recipes"],
     "reproduce": ["q4.gguf --source f16.gguf"],
     "set-metadata": ["q4.gguf general.name=x --dry-run"],

@@ -35,15 +35,13 @@ class Made:
     table: np.ndarray
     lower_bound = False
 
-    def logits(self, window, start, stop):
-        return self.table[WINDOWS[window].inputs[WINDOWS[window].scored[start:stop]]]
-
     @property
     def vocabulary(self):
         return self.table.shape[1]
 
     def rows(self, window, start, stop, targets, threads):
-        return row_figures(self.logits(window, start, stop), targets, threads)
+        logits = self.table[WINDOWS[window].inputs[WINDOWS[window].scored[start:stop]]]
+        return row_figures(logits, targets, threads)
 
     def compare(self, base: Rows, other: Rows, threads):
         return compare(base, other, threads)
@@ -117,6 +115,15 @@ def test_divergences_of_every_size_are_exact(size):
         np.testing.assert_allclose(got[:, 0], (np.exp(p) * (p - q)).sum(1), rtol=2e-5, atol=1e-11)
         np.testing.assert_allclose(got[:, 1], (np.exp(q) * (q - p)).sum(1), rtol=2e-5, atol=1e-11)
         np.testing.assert_allclose(got[:, 2], 0.5 * abs(np.exp(p) - np.exp(q)).sum(1), rtol=1e-5, atol=1e-6)
+
+
+def test_tokens_that_are_never_generated_add_nothing_to_the_entropy():
+    barred = TABLE[:20].copy()
+    barred[:, 40:200] = np.finfo(np.float32).min
+    left = np.delete(barred, np.s_[40:200], axis=1)
+    wanted, got = (row_figures(each, np.zeros(20, np.int64)).values for each in (left, barred))
+    np.testing.assert_allclose(got[:, 1], wanted[:, 1], rtol=1e-5)
+    np.testing.assert_allclose(got[:, 0], wanted[:, 0], rtol=1e-6)
 
 
 def test_vocabularies_must_be_equal():
@@ -223,8 +230,10 @@ def beside_stored():
     windows = [Window(row, scored, row[scored + 1]) for row in tokens]
 
     class Other:
-        def logits(self, window, start, stop):
-            return other[window * ROWS + start : window * ROWS + stop]
+        vocabulary = N_VOCAB
+
+        def rows(self, window, start, stop, targets, threads):
+            return row_figures(other[window * ROWS + start : window * ROWS + stop], targets, threads)
 
     return figures(base, Other(), windows)
 

@@ -1,0 +1,1 @@
+"""Run models with torch: on a graphics card (CUDA, ROCm, Metal, Intel), or on the processor."""
