@@ -7,13 +7,22 @@ Dimensions are in ggml's order, the innermost first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
+
+from quants.format import format_named
 
 IN_PLACE = frozenset("fill scale add add_id add1 sub mul div sqr sqrt log unary rope rms_norm clamp soft_max".split())
 Shape = tuple[int, int, int, int]
-BLOCKS = {"F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "I32": (1, 4), "I64": (1, 8)}  # of values: number, bytes
+
+
+@cache
+def block_of(kind: str) -> tuple[int, int]:
+    """Return how many values are in how many bytes."""
+    form = format_named(kind)
+    return form.block_size, form.block_bytes
 
 
 @dataclass(eq=False, slots=True)
@@ -39,7 +48,7 @@ class Node:
     @property
     def nbytes(self) -> int:
         """Return the bytes from the first to the last value."""
-        block, size = BLOCKS[self.type]
+        block, size = block_of(self.type)
         if block == 1:
             return size + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
         first = self.shape[0] * self.strides[0] // block
@@ -53,14 +62,14 @@ class Node:
 
 def packed(kind: str, shape: Shape) -> Shape:
     """Return the strides of a tensor whose rows follow one another, in bytes."""
-    block, size = BLOCKS[kind]
+    block, size = block_of(kind)
     row = size * (shape[0] // block)
     return size, row, row * shape[1], row * shape[1] * shape[2]
 
 
 def row_bytes(kind: str, count: int) -> int:
     """Return the bytes of so many values."""
-    block, size = BLOCKS[kind]
+    block, size = block_of(kind)
     return size * count // block
 
 
@@ -256,8 +265,3 @@ def pad(a: Node, *more: int) -> Node:
     """Append zeros in each dimension."""
     extra = of_four((*more, 0, 0, 0, 0))
     return result("pad", a.type, [n + extra[i] if i < len(more) else n for i, n in enumerate(a.shape)], a)
-
-
-def joined(nodes: Iterable[Node | None]) -> tuple[Node, ...]:
-    """Return those that exist."""
-    return tuple(node for node in nodes if node is not None)

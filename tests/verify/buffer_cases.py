@@ -17,6 +17,7 @@ from archs.metadata import Metadata, ValueType
 from archs.registry import of_file
 from archs.tensor_shapes import OUTSIDE, OUTSIDE_OF_LAST_TOKENS, evaluated
 from archs.validation.tensor_validators import _matches, parts_of, sizes_of
+from quants.format import format_named
 from quants.tensor import Tensor
 from tests import absent_keys
 
@@ -40,12 +41,11 @@ class Wide:
 
 def empty(name: str, shape: tuple[int, ...], kind: str = "F32") -> Tensor:
     """A tensor without values."""
-    import numpy as np
 
-    from quants.tensor import from_array
+    def unread(start: int, stop: int) -> Any:
+        raise AssertionError(name)
 
-    scalar = np.zeros((), {"F32": np.float32, "F16": np.float16, "I32": np.int32}[kind])
-    return from_array(name, np.broadcast_to(scalar, shape))
+    return Tensor(name, shape, format_named(kind), unread)
 
 
 def wide(model: Wide) -> tuple[Metadata, dict[str, Tensor]]:
@@ -104,6 +104,7 @@ def wide(model: Wide) -> tuple[Metadata, dict[str, Tensor]]:
         for each in (sizes, wanted):
             for key in ("embedded", "projected"):
                 each.setdefault(key, each["width"])
+        wanted["pairs"] = int(now.keys.get("rope.dimension_count") or 0) // 2
         made[name] = shaped(name, role, tensor, parts, sizes, {**wanted, **model.sizes})
     vocabulary = made["token_embd.weight"].shape[0]
     after.set("tokenizer.ggml.model", "no_vocab", ValueType.STRING)
@@ -114,7 +115,7 @@ def wide(model: Wide) -> tuple[Metadata, dict[str, Tensor]]:
 def shaped(name: str, role: str, tensor: Tensor, parts: Any, sizes: dict[str, int], wanted: dict[str, int]) -> Tensor:
     """A tensor in the wide model's shape."""
     if role.startswith("rope_f") or role == "rope_freqs.weight":
-        return empty(name, (wanted["rotated"] // 2,))
+        return empty(name, (wanted["pairs"],))
     for part in parts:
         for alternative in part.table.get(role, ()):
             own = dict(sizes)
@@ -159,18 +160,148 @@ def write(path: Path, metadata: Metadata, tensors: Mapping[str, Tensor]) -> None
         file.truncate(file.tell() + place)
 
 
-NORMAL = {"context_length": 131072}
-MODELS = {
-    "llama-mha": Wide(
-        "llama2-spm", (0,) * 6,
-        {**NORMAL, "embedding_length": 4096, "feed_forward_length": 11008, "attention.head_count": 32,
-         "attention.head_count_kv": 32, "rope.dimension_count": 128, "attention.key_length": 128, "attention.value_length": 128},
+def attention(heads: int, kv_heads: Any, width: int) -> dict[str, Any]:
+    """Keys of attention."""
+    return {
+        "attention.head_count": heads,
+        "attention.head_count_kv": kv_heads,
+        "attention.key_length": width,
+        "attention.value_length": width,
+        "rope.dimension_count": width,
+    }
+
+
+def body(width: int, ffn: Any, context: int = 131072) -> dict[str, Any]:
+    """Keys of widths."""
+    return {"context_length": context, "embedding_length": width, "feed_forward_length": ffn}
+
+
+def every(period: int, count: int, one: Any, others: Any) -> list[Any]:
+    """`one` in the last layer of each period, `others` else."""
+    return [one if i % period == period - 1 else others for i in range(count)]
+
+
+LATENT = {"attention.key_length": 576, "attention.value_length": 512, "attention.key_length_mla": 192}
+LATENT |= {"attention.value_length_mla": 128, "attention.kv_lora_rank": 512, "rope.dimension_count": 64}
+
+
+def latent(heads: int, **more: Any) -> dict[str, Any]:
+    """Keys of DeepSeek's attention."""
+    return {"attention.head_count": heads, **LATENT, **{f"attention.{key}": value for key, value in more.items()}}
+
+
+def experts(count: int, used: int, ffn: int, **more: int) -> dict[str, Any]:
+    """Keys of experts."""
+    return {"expert_count": count, "expert_used_count": used, "expert_feed_forward_length": ffn, **more}
+
+
+def states(inner: int, state: int, steps: int, groups: int | None = None) -> dict[str, Any]:
+    """Keys of state spaces."""
+    own = {"ssm.inner_size": inner, "ssm.state_size": state, "ssm.time_step_rank": steps, "ssm.conv_kernel": 4}
+    return own if groups is None else {**own, "ssm.group_count": groups}
+
+
+MODELS = {  # widths of published models, most with fewer layers
+    "llama-2-7b": Wide("llama2-spm", (0,) * 32, body(4096, 11008, 4096) | attention(32, 32, 128), {"vocabulary": 32000}),
+    "llama-3.2-1b": Wide(
+        "llama3-gqa-rope-tied", (0,) * 16, body(2048, 8192) | attention(32, 8, 64), {"vocabulary": 128256}
+    ),
+    "qwen2.5-7b": Wide("qwen2", (0,) * 28, body(3584, 18944) | attention(28, 4, 128), {"vocabulary": 152064}),
+    "qwen3-8b": Wide("qwen3", (0,) * 36, body(4096, 12288, 40960) | attention(32, 8, 128), {"vocabulary": 151936}),
+    "phi-3-mini": Wide(
+        "phi3", (0,) * 32,
+        body(3072, 8192, 4096) | attention(32, 32, 96) | {"attention.sliding_window": 2047}, {"vocabulary": 32064},
+    ),
+    "gemma-2-2b": Wide(
+        "gemma2", (0,) * 26, body(2304, 9216, 8192) | attention(8, 4, 256) | {"attention.sliding_window": 4096},
+        {"vocabulary": 256000},
+    ),
+    "gemma-3-4b": Wide(
+        "gemma3", (0,) * 34, body(2560, 10240) | attention(8, 4, 256) | {"attention.sliding_window": 1024},
+        {"vocabulary": 262144},
+    ),
+    "gemma-3n-e4b": Wide(
+        "gemma3n", (0,) * 35,
+        body(2048, [16384] * 35, 32768) | attention(8, 2, 256) | {
+            "attention.sliding_window": 512, "attention.sliding_window_pattern": every(5, 35, False, True),
+            "attention.shared_kv_layers": 15, "activation_sparsity_scale": [1.644] * 10 + [float("-inf")] * 25,
+        },
+        {"vocabulary": 262400},
+    ),
+    "gemma-4-e": Wide(
+        "gemma4-e", tuple(3 if i % 5 == 4 else 0 for i in range(35)),
+        body(1536, [6144] * 15 + [12288] * 20) | attention(8, 1, 512) | {
+            "attention.sliding_window": 512, "attention.sliding_window_pattern": every(5, 35, False, True),
+            "attention.shared_kv_layers": 20, "embedding_length_per_layer_input": 256,
+            "attention.key_length_swa": 256, "attention.value_length_swa": 256, "rope.dimension_count_swa": 256,
+        },
+        {"vocabulary": 262144},
+    ),
+    "gpt-oss-20b": Wide(
+        "gpt-oss-bf16", (0,) * 24,
+        body(2880, 2880) | attention(64, 8, 64) | experts(32, 4, 2880) | {"attention.sliding_window": 128},
+        {"vocabulary": 201088},
+    ),
+    "mixtral-8x7b": Wide(
+        "mixtral", (0,) * 8, body(4096, 14336, 32768) | attention(32, 8, 128) | experts(8, 2, 14336),
         {"vocabulary": 32000},
     ),
-    "llama-gqa": Wide(
-        "llama3-gqa-rope-tied", (0,) * 16,
-        {**NORMAL, "embedding_length": 2048, "feed_forward_length": 8192, "attention.head_count": 32,
-         "attention.head_count_kv": 8, "rope.dimension_count": 64, "attention.key_length": 64, "attention.value_length": 64},
-        {"vocabulary": 128256},
+    "qwen3-30b-a3b": Wide(
+        "qwen3-moe", (0,) * 48, body(2048, 6144, 40960) | attention(32, 4, 128) | experts(128, 8, 768),
+        {"vocabulary": 151936},
+    ),
+    "deepseek-v2-lite": Wide(
+        "deepseek-v2-lite-27l", (0, *[1] * 26),
+        body(2048, 10944, 163840) | latent(16) | experts(64, 6, 1408, expert_shared_count=2), {"vocabulary": 102400, "shared_ffn": 2816},
+    ),
+    "deepseek-v3": Wide(
+        "deepseek-v3", (0, 0, 0, 1, 1, 1),
+        body(7168, 18432, 163840) | latent(128, q_lora_rank=1536) | experts(256, 8, 2048, expert_shared_count=1) | {
+            "expert_group_count": 8, "expert_group_used_count": 4, "leading_dense_block_count": 3},
+        {"vocabulary": 129280, "shared_ffn": 2048},
+    ),
+    "mamba-2.8b": Wide("mamba", (0,) * 64, {"embedding_length": 2560, **states(5120, 16, 160)}, {"vocabulary": 50280}),
+    "mamba2-2.7b": Wide(
+        "mamba2", (0,) * 64, {"embedding_length": 2560, **states(5120, 128, 80, 1)}, {"vocabulary": 50288}
+    ),
+    "qwen3-next-80b": Wide(
+        "qwen3-next", (0, 0, 0, 3) * 3,
+        body(2048, 5120, 262144) | attention(16, 2, 256) | experts(512, 10, 512, expert_shared_feed_forward_length=512)
+        | states(4096, 128, 32, 16) | {"rope.dimension_count": 64, "nextn_predict_layers": 0,
+                                       "attention.recurrent_layers": every(4, 12, False, True)},
+        {"vocabulary": 151936},
+    ),
+    "granite-4-h-tiny": Wide(
+        "granite-hybrid", tuple(1 if i % 10 == 5 else 0 for i in range(40)),
+        body(1536, 512) | attention(12, [4 if i % 10 == 5 else 0 for i in range(40)], 128)
+        | experts(64, 6, 512, expert_shared_feed_forward_length=1024) | states(3072, 128, 48, 1),
+        {"vocabulary": 100352},
+    ),
+    "jamba-mini": Wide(
+        "jamba", (0, 1, 0, 3, 0, 3, 0, 3), body(4096, 14336, 262144) | {
+            "attention.head_count": 32, "attention.head_count_kv": [0, 8, 0, 0, 0, 0, 0, 0]}
+        | {"expert_count": 16, "expert_used_count": 2} | states(8192, 16, 256),
+        {"vocabulary": 65536, "expert_ffn": 14336},
+    ),
+    "falcon-h1-1.5b": Wide(
+        "falcon-h1", (0,) * 24, body(2048, 4096) | attention(8, 2, 128) | states(3072, 256, 48, 1), {"vocabulary": 65537}
+    ),
+    "lfm2-1.2b": Wide(
+        "lfm2", tuple(1 if i in (2, 5, 8, 10, 12, 14) else 0 for i in range(16)),
+        body(2048, 8192) | {"attention.head_count": 32, "attention.head_count_kv": [
+            8 if i in (2, 5, 8, 10, 12, 14) else 0 for i in range(16)], "shortconv.l_cache": 3},
+        {"vocabulary": 65536},
+    ),
+    "rwkv-7-1.5b": Wide(
+        "rwkv7", (0, *[1] * 23),
+        body(2048, 8192) | {"attention.decay_lora_rank": 96, "attention.iclr_lora_rank": 64,
+                            "attention.value_residual_mix_lora_rank": 64, "attention.gate_lora_rank": 256},
+        {"vocabulary": 65536, "value_rank": 64},
+    ),
+    "rwkv-6-1.6b": Wide("rwkv6", (0,) * 24, body(2048, 7168), {"vocabulary": 65536}),
+    "nemotron-h-8b": Wide(
+        "nemotron-h", (0, 1, 3, 1, 0, 1),
+        body(4096, [0, 21504, 0, 21504, 0, 21504]) | attention(32, [0, 0, 8, 0, 0, 0], 128) | states(8192, 128, 128, 8),
+        {"vocabulary": 131072},
     ),
 }

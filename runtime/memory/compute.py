@@ -1,0 +1,138 @@
+"""Compute the size of the compute buffers: the graph of one step of a whole model, and the plan of its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import nodes, states
+from .allocation import Allocator
+from .attention import attention, latent_attention
+from .builder import Build
+from .description import Described, Settings
+from .feed_forward import net
+from .nodes import Node
+
+ALIGNMENT = 32  # of buffers in RAM
+Mixer = Callable[[Build, Node, int], Node]
+MIXERS: dict[str, Mixer] = {
+    "attention": attention,
+    "mla": latent_attention,
+    "mla_widened": latent_attention,
+    "mamba": states.mamba,
+    "mamba2": states.mamba2,
+    "gated_delta": states.gated_delta,
+    "shortconv": states.short_convolution,
+}
+
+
+def build(model: Described, settings: Settings) -> Build:
+    """Return the graph of one step."""
+    b = Build(model, settings)
+    x = b.embedded()
+    x = _scaled_embeddings(b, x)
+    for il in range(model.count):
+        x = _layer(b, x, il)
+    _head(b, x)
+    return b
+
+
+def _scaled_embeddings(b: Build, x: Node) -> Node:
+    """Scale the embeddings."""
+    name = b.model.architecture.name
+    if b.model.hparams.embedding_scale != 1.0:
+        scales_tokens = name.startswith(("gemma3", "gemma4")) or b.model.number("n_deepstack_layers")
+        x = nodes.mul(x, b.input("scales", "F32", 1, b.tokens)) if scales_tokens else nodes.scale(x)
+    if b.weight("token_embd_norm") is not None and "lfm2" not in name:
+        x = b.norm(x, "token_embd_norm")
+    b.graph.expand(x)
+    return x
+
+
+def _layer(b: Build, x: Node, il: int) -> Node:
+    """Return a layer's output."""
+    model, block, kind = b.model, b.model.architecture.block, b.model.layers[il]
+    last = il == model.count - 1
+    before = x
+    made = b.norm(x, "attn_norm", il) if b.has("attn_norm", il) else x
+    if kind.mixer == "gated_delta" or (kind.mixer == "attention" and "gates" in block.qkv_steps):
+        b.graph.expand(made)
+    normed = made
+    if kind.mixer == "attention+mamba2":
+        attended = attention(b, made, il)
+        made = nodes.add(attended, states.mamba2(b, b.norm(x, "attn_norm", il), il))
+    elif kind.mixer != "none":
+        made = MIXERS[kind.mixer](b, made, il)
+    if kind.arrangement == "parallel":
+        return _parallel(b, made, normed, before, il)
+    if last and kind.mixer == "attention+mamba2":
+        made = nodes.add(made, before)
+        made, before = b.last_rows(made, made)
+        return nodes.add(net(b, b.norm(made, block.ffn_norm, il), il), before)
+    if last and not _keeps_rows(b):
+        made, before = b.last_rows(made, before)
+    if b.has(block.attn_post_norm, il) and block.attn_post_norm != block.ffn_norm:
+        made = b.norm(made, block.attn_post_norm, il)
+    if model.hparams.residual_scale != 1.0:
+        made = nodes.scale(made)
+    made = nodes.add(made, before)
+    if kind.net == "none":
+        return made
+    residual = made
+    made = b.norm(made, block.ffn_norm, il) if b.has(block.ffn_norm, il) else made
+    made = net(b, made, il)
+    if b.has(block.ffn_post_norm, il) or b.has("post_ffw_norm", il):
+        made = b.norm(made, block.ffn_post_norm if b.has(block.ffn_post_norm, il) else "post_ffw_norm", il)
+    if model.hparams.residual_scale != 1.0:
+        made = nodes.scale(made)
+    return nodes.add(made, residual)
+
+
+def _parallel(b: Build, made: Node, normed: Node, before: Node, il: int) -> Node:
+    """Return the output of a layer whose net reads what its attention reads."""
+    if il == b.model.count - 1:
+        made, before, normed = b.last_rows(made, before, normed)
+    block = b.model.architecture.block
+    source = normed
+    if b.has(block.ffn_norm, il):
+        source = b.norm(before, block.ffn_norm, il)
+    elif b.has("attn_norm_2", il):
+        source = normed
+    return nodes.add(nodes.add(net(b, source, il), before), made)
+
+
+def _keeps_rows(b: Build) -> bool:
+    """Return whether llama.cpp takes the rows of outputs after the last norm, as a draft reads all of them."""
+    return b.model.architecture.name in LATE_ROWS
+
+
+LATE_ROWS = ("qwen3next", "qwen35", "qwen35moe", "gemma4")
+
+
+def _head(b: Build, x: Node) -> None:
+    """Append the last norm and the logits."""
+    block = b.model.architecture.block
+    role = block.output_norm
+    if b.weight(role) is None and b.weight("token_embd_norm") is not None:
+        role = "token_embd_norm"
+    if b.weight(role) is not None or block.norm.endswith("without_weights"):
+        x = b.norm(x, role)
+    if _keeps_rows(b):
+        x.output = True
+        (x,) = b.last_rows(x)
+    x.output = True
+    if (matrix := b.weight("output") or b.weight("token_embd")) is not None and not block.hidden_states:
+        x = nodes.mul_mat(matrix, x)
+        if (bias := b.weight("output.bias")) is not None:
+            x = nodes.add(x, bias)
+        if b.model.hparams.logit_scale != 1.0:
+            x = nodes.scale(x)
+        if b.model.hparams.logit_softcap:
+            x = nodes.scale(nodes.unary(nodes.scale(x)))
+        x.output = True
+    b.graph.expand(x)
+
+
+def compute_bytes(model: Described, settings: Settings) -> int:
+    """Return the size of the compute buffer of a run in RAM alone."""
+    b = build(model, settings)
+    return Allocator([ALIGNMENT]).plan(b.graph.leaves, b.graph.nodes)[0]
