@@ -26,6 +26,7 @@ class Build:
         self.inputs: dict[str, Node] = {}
         self.stored: dict[str, Node] = {}
         self.first_value: Node | None = None
+        self.wide = leaf("F32", 0)
 
     @property
     def each(self) -> int:
@@ -122,6 +123,7 @@ class Build:
             branches.append(nodes.set_rows(target, looked_up(ids), slots))
         for branch in branches:
             graph.expand(branch)
+        self.wide = made
         if extra:
             made = nodes.view(made, (table.shape[0], count), made.strides[1:])
         return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import nodes, states
+from . import nodes, per_layer, rwkv, states
 from .allocation import Allocator
 from .attention import attention, latent_attention
 from .builder import Build
@@ -30,8 +30,25 @@ def build(model: Described, settings: Settings) -> Build:
     b = Build(model, settings)
     x = b.embedded()
     x = _scaled_embeddings(b, x)
+    own = per_layer.embeddings(b, x) if b.weight("per_layer_model_proj") is not None else None
+    copied = own is not None and b.weight("altup_proj") is not None
+    if copied:
+        x = per_layer.copies(b, x)
     for il in range(model.count):
-        x = _layer(b, x, il)
+        if copied and own is not None:
+            x = per_layer.layer(b, x, own, il)
+        elif model.layers[il].mixer.startswith("rwkv"):
+            x = rwkv.layer(b, x, il)
+        else:
+            x = _layer(b, x, il)
+            if il < model.number("n_deepstack_layers"):
+                x = nodes.add(x, nodes.view(b.wide, x.shape[:2], b.wide.strides[1:2]))
+            if own is not None:
+                x = per_layer.with_embeddings(b, x, own, il)
+            if b.has("layer_output_scale", il):
+                x = nodes.mul(x, b.need("layer_output_scale", il))
+    if copied:
+        x = per_layer.joined(b, x)
     _head(b, x)
     return b
 
@@ -44,6 +61,8 @@ def _scaled_embeddings(b: Build, x: Node) -> Node:
         x = nodes.mul(x, b.input("scales", "F32", 1, b.tokens)) if scales_tokens else nodes.scale(x)
     if b.weight("token_embd_norm") is not None and "lfm2" not in name:
         x = b.norm(x, "token_embd_norm")
+    if (table := b.weight("position_embd")) is not None:
+        x = nodes.add(x, nodes.get_rows(table, b.positions()))
     b.graph.expand(x)
     return x
 
@@ -74,7 +93,7 @@ def _layer(b: Build, x: Node, il: int) -> Node:
         made = b.norm(made, block.attn_post_norm, il)
     if model.hparams.residual_scale != 1.0:
         made = nodes.scale(made)
-    made = nodes.add(made, before)
+    made = summed(before, made, b.model.architecture.name in STREAM_FIRST)
     if kind.net == "none":
         return made
     residual = made
@@ -84,7 +103,16 @@ def _layer(b: Build, x: Node, il: int) -> Node:
         made = b.norm(made, block.ffn_post_norm if b.has(block.ffn_post_norm, il) else "post_ffw_norm", il)
     if model.hparams.residual_scale != 1.0:
         made = nodes.scale(made)
-    return nodes.add(made, residual)
+    return summed(residual, made, b.model.architecture.name in (*STREAM_FIRST, *STREAM_FIRST_IN_NETS))
+
+
+STREAM_FIRST = ("jamba", "lfm2", "lfm2moe", "openelm")  # llama.cpp's sums begin with the stream in them
+STREAM_FIRST_IN_NETS = ("phi3", "phimoe")
+
+
+def summed(stream: Node, made: Node, stream_first: bool) -> Node:
+    """Return a sum; the first of both is the one that it may overwrite."""
+    return nodes.add(stream, made) if stream_first else nodes.add(made, stream)
 
 
 def _parallel(b: Build, made: Node, normed: Node, before: Node, il: int) -> Node:

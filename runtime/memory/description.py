@@ -16,14 +16,17 @@ from archs.spec import Architecture
 from quants import Tensor
 
 CELLS = 256  # caches are a multiple of so many tokens
+WHOLE_WINDOWS = ("phi3", "phimoe")  # llama.cpp has no windows for them
+WINDOWED_WITH = {"exaone4": 64}  # it has windows in models with so many layers
 
 
 @dataclass(frozen=True)
 class Settings:
     """How llama.cpp runs a model, by the names and defaults of llama-server with one slot.
 
-    context: tokens of all sequences together. outputs: logits that one step computes; 0: those of all its tokens, as
-    llama-perplexity does. unified: sequences share one cache instead of having parts of it.
+    context: tokens of all sequences together. all_logits: a step computes logits of all its tokens, as those of
+    llama-perplexity do, instead of one row for each sequence. unified: sequences share one cache instead of having
+    parts of it. whole_windows: layers with a window have cells for the whole context.
     """
 
     context: int = 4096
@@ -32,7 +35,7 @@ class Settings:
     cache_type_v: str = "F16"
     batch: int = 2048
     ubatch: int = 512
-    outputs: int = 1
+    all_logits: bool = False
     unified: bool = False
     whole_windows: bool = False
 
@@ -56,7 +59,7 @@ class Settings:
     @property
     def rows(self) -> int:
         """Return how many logits a step computes."""
-        limit = self.outputs or self.batch
+        limit = self.batch if self.all_logits else self.sequences
         return min(self.cells * self.streams, self.batch, self.ubatch, limit)
 
 
@@ -112,7 +115,9 @@ class Described:
 
     def windowed(self, layer: LayerHParams) -> bool:
         """Return whether a layer's cache has room for its window alone."""
-        return layer.window is not None or layer.chunk is not None
+        whole = self.architecture.name in WHOLE_WINDOWS
+        whole = whole or WINDOWED_WITH.get(self.architecture.name, self.count) != self.count
+        return not whole and (layer.window is not None or layer.chunk is not None)
 
     @cached_property
     def windows(self) -> bool:

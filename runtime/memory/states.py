@@ -22,7 +22,7 @@ def load(b: Build, name: str, il: int, size: int) -> Node:
 def _states(b: Build, name: str, il: int, size: int) -> Node:
     cache = b.cache(name, il, "F32", size, b.sequences)
     states = nodes.reshape(cache, size, b.sequences)
-    zero = nodes.view(states, (0,))
+    zero = nodes.view(states, (size,))
     b.graph.expand(nodes.viewed("scale", zero, zero.shape, zero.strides))
     return states
 
