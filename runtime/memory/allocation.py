@@ -114,7 +114,7 @@ class Allocator:
         use.place = max(0, node.place if place is None or node.place >= 0 else place)
         if node.operation in IN_PLACE and self._in_place(node, use):
             return
-        use.offset = self.buffers[use.place].take(node.nbytes)
+        use.offset = self.buffers[use.place].take(node.nbytes + node.scratch)
 
     def _in_place(self, node: Node, use: Use) -> bool:
         """Give a tensor the memory of a source that only it reads."""
@@ -149,5 +149,5 @@ class Allocator:
     def _free(self, node: Node, use: Use) -> None:
         if node.output:
             return
-        self.buffers[use.place].release(use.offset, node.nbytes)
+        self.buffers[use.place].release(use.offset, node.nbytes + node.scratch)
         use.allocated = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from . import nodes
 from .builder import Build
 from .nodes import Node, row_bytes
@@ -125,6 +127,8 @@ def attend(
 ) -> Node:
     """Write keys and values into the caches, and return what queries read (width of all heads, tokens)."""
     own = b.model.hparams.layers[il]
+    if not b.model.cached and k is not None and v is not None:
+        return _at_once(b, q, k, v, il)
     source = il if own.kv_source_layer is None else own.kv_source_layer
     cells, streams = b.caches[source].cells, b.settings.streams
     windowed = b.model.windowed(own)
@@ -148,6 +152,21 @@ def attend(
     made = flash_attention(b, q, keys, values, mask(b, cells, windowed), sinks)
     b.graph.expand(made)
     return made if v_rotation is None else rotated(made, v_rotation)
+
+
+def _at_once(b: Build, q: Node, k: Node, v: Node, il: int) -> Node:
+    """Return attention of a model without caches: among the tokens of the step."""
+    b.expand([q, k, v])
+    name = "mask window" if b.model.windowed(b.model.hparams.layers[il]) else "mask"
+    seen = b.input(name, "F16", b.tokens, b.tokens)
+    q = nodes.view(q, (*q.shape[:3], 1), (q.strides[1], q.strides[2], q.strides[2] * q.shape[2]))
+    q, keys, values = (nodes.permute(each, 0, 2, 1, 3) for each in (q, k, v))
+    keys, values = (nodes.result("cast", "F16", each.shape, each) for each in (keys, values))
+    sizes = values.shape[0], q.shape[2], q.shape[1], q.shape[3]
+    made = nodes.result("flash_attention", "F32", sizes, q, keys, values, seen)
+    made = nodes.reshape(made, made.shape[0] * made.shape[1], made.shape[2])
+    b.graph.expand(made)
+    return made
 
 
 def mask(b: Build, cells: int, windowed: bool) -> Node:
@@ -179,7 +198,15 @@ def flash_attention(b: Build, q: Node, keys: Node, values: Node, mask: Node, sin
     q, keys, values = (nodes.permute(each, 0, 2, 1, 3) for each in (q, keys, values))
     sizes = values.shape[0], q.shape[2], q.shape[1], q.shape[3]
     made = nodes.result("flash_attention", "F32", sizes, q, keys, values, mask, sinks)
+    made.scratch = half_copies(b, keys, values)
     return nodes.reshape(made, made.shape[0] * made.shape[1], made.shape[2] * made.shape[3])
+
+
+def half_copies(b: Build, *each: Node) -> int:
+    """Return the bytes of float16 copies that a device makes of quantized keys and values."""
+    if not b.placement.gpu_layers:
+        return 0
+    return sum(2 * prod(rows.shape) for rows in each if nodes.block_of(rows.type)[0] > 1)
 
 
 def _rotations(b: Build, windowed: bool, widths: tuple[int, int]) -> tuple[Node | None, Node | None]:
@@ -251,7 +278,10 @@ def latent_attention(b: Build, x: Node, il: int) -> Node:
     b.graph.expand(stored(b, key, cache, "k places"))
     keys = cached(cache, kind, b.caches[il].keys, 1, cells, streams)
     values = nodes.view(keys, (rank, *keys.shape[1:]), keys.strides[1:])
-    made = nodes.result("flash_attention", "F32", (rank, heads, count // streams, streams), *_turned(q=query, keys=keys, values=values), mask(b, cells, False))
+    sizes = rank, heads, count // streams, streams
+    turned = _turned(query, keys, values)
+    made = nodes.result("flash_attention", "F32", sizes, *turned, mask(b, cells, False))
+    made.scratch = half_copies(b, keys)
     made = nodes.mul_mat(b.need("attn_v_b", il), nodes.permute(made, 0, 2, 1, 3))
     made = nodes.cont(nodes.permute(made, 0, 2, 1, 3))
     made = nodes.reshape(made, made.shape[0] * made.shape[1], count)

@@ -8,6 +8,7 @@ from . import nodes
 from .caches import LayerCache, layer_caches
 from .description import Described, Settings
 from .nodes import Graph, Node, leaf
+from .placement import Placement
 
 WITHOUT_MIXED = ("cogvlm", "deepseek4", "graniteswitch", "eagle3", "dflash", "gemma4-assistant")
 
@@ -15,11 +16,11 @@ WITHOUT_MIXED = ("cogvlm", "deepseek4", "graniteswitch", "eagle3", "dflash", "ge
 class Build:
     """A graph under construction.
 
-    tokens: of the step. rows: of the logits. places: the device of each layer's weights, then that of the output.
+    tokens: of the step. rows: of the logits. placement: where weights and caches are.
     """
 
-    def __init__(self, model: Described, settings: Settings) -> None:
-        self.model, self.settings, self.graph = model, settings, Graph()
+    def __init__(self, model: Described, settings: Settings, placement: Placement) -> None:
+        self.model, self.settings, self.graph, self.placement = model, settings, Graph(), placement
         self.tokens, self.rows = settings.tokens, settings.rows
         self.sequences = settings.sequences
         self.caches: tuple[LayerCache, ...] = layer_caches(model, settings)
@@ -43,8 +44,19 @@ class Build:
         if key not in self.stored:
             kind = tensor.format.name
             name = role if layer is None else f"blk.{layer}.{role}"
-            self.stored[key] = leaf(kind, *tensor.shape[::-1], name=name, stored=True, weight=True)
+            made = leaf(kind, *tensor.shape[::-1], name=name, stored=True, weight=True)
+            made.place = self.placement.of_tensor(self.model, role, layer)
+            self.stored[key] = made
         return self.stored[key]
+
+    def output_matrix(self) -> Node | None:
+        """Return the matrix of logits: where there is none, the embeddings, a second time."""
+        made = self.weight("output")
+        table = self.model.outside.get("token_embd.weight")
+        if made is None and table is not None:
+            made = leaf(table.format.name, *table.shape[::-1], name="output", stored=True, weight=True)
+            made.place = self.placement.of_output(self.model)
+        return made
 
     def need(self, role: str, layer: int | None = None) -> Node:
         """Return a weight that its layer cannot lack."""
@@ -63,7 +75,8 @@ class Build:
         """Return a layer's cache."""
         key = f"cache {name} {layer}"
         if key not in self.stored:
-            self.stored[key] = leaf(kind, *sizes, name=f"{key}", stored=True)
+            self.stored[key] = leaf(kind, *sizes, name=key, stored=True)
+            self.stored[key].place = self.placement.of_layer(self.model, layer)
         return self.stored[key]
 
     def positions(self) -> Node:

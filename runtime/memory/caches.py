@@ -59,7 +59,7 @@ def _of_layer(model: Described, settings: Settings, index: int) -> LayerCache:
     shift = state = keys = values = cells = indexer = 0
     if mixer in RECURRENT or mixer == "attention+mamba2":
         shift, state = _states(model, mixer)
-    if (mixer in ATTENDING or mixer == "attention+mamba2") and own.kv_source_layer is None:
+    if (mixer in ATTENDING or mixer == "attention+mamba2") and own.kv_source_layer is None and model.cached:
         cells = window_cells(model, settings) if model.windowed(own) else settings.cells
         keys, values = own.kv_heads * own.key_width, own.kv_heads * own.value_width
         if model.latent and mixer == "mla":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from . import nodes, per_layer, rwkv, states
 from .allocation import Allocator
@@ -11,8 +12,11 @@ from .builder import Build
 from .description import Described, Settings
 from .feed_forward import net
 from .nodes import Node
+from .placement import IN_RAM, Placement
+from .scheduling import scheduled
 
 ALIGNMENT = 32  # of buffers in RAM
+DEVICE_ALIGNMENT = 128  # as CUDA's
 Mixer = Callable[[Build, Node, int], Node]
 MIXERS: dict[str, Mixer] = {
     "attention": attention,
@@ -25,9 +29,9 @@ MIXERS: dict[str, Mixer] = {
 }
 
 
-def build(model: Described, settings: Settings) -> Build:
+def build(model: Described, settings: Settings, placement: Placement = IN_RAM) -> Build:
     """Return the graph of one step."""
-    b = Build(model, settings)
+    b = Build(model, settings, placement)
     x = b.embedded()
     x = _scaled_embeddings(b, x)
     own = per_layer.embeddings(b, x) if b.weight("per_layer_model_proj") is not None else None
@@ -97,7 +101,8 @@ def _layer(b: Build, x: Node, il: int) -> Node:
     if kind.net == "none":
         return made
     residual = made
-    made = b.norm(made, block.ffn_norm, il) if b.has(block.ffn_norm, il) else made
+    if b.has(block.ffn_norm, il) and not b.has("pre_ffw_norm_2", il):
+        made = b.norm(made, block.ffn_norm, il)
     made = net(b, made, il)
     if b.has(block.ffn_post_norm, il) or b.has("post_ffw_norm", il):
         made = b.norm(made, block.ffn_post_norm if b.has(block.ffn_post_norm, il) else "post_ffw_norm", il)
@@ -123,8 +128,6 @@ def _parallel(b: Build, made: Node, normed: Node, before: Node, il: int) -> Node
     source = normed
     if b.has(block.ffn_norm, il):
         source = b.norm(before, block.ffn_norm, il)
-    elif b.has("attn_norm_2", il):
-        source = normed
     return nodes.add(nodes.add(net(b, source, il), before), made)
 
 
@@ -148,7 +151,7 @@ def _head(b: Build, x: Node) -> None:
         x.output = True
         (x,) = b.last_rows(x)
     x.output = True
-    if (matrix := b.weight("output") or b.weight("token_embd")) is not None and not block.hidden_states:
+    if (matrix := b.output_matrix()) is not None and not block.hidden_states:
         x = nodes.mul_mat(matrix, x)
         if (bias := b.weight("output.bias")) is not None:
             x = nodes.add(x, bias)
@@ -160,7 +163,20 @@ def _head(b: Build, x: Node) -> None:
     b.graph.expand(x)
 
 
-def compute_bytes(model: Described, settings: Settings) -> int:
-    """Return the size of the compute buffer of a run in RAM alone."""
-    b = build(model, settings)
-    return Allocator([ALIGNMENT]).plan(b.graph.leaves, b.graph.nodes)[0]
+@dataclass(frozen=True)
+class ComputeBuffers:
+    """Bytes of the compute buffers of a device and of RAM."""
+
+    device: int
+    ram: int
+
+
+def compute_buffers(model: Described, settings: Settings, placement: Placement = IN_RAM) -> ComputeBuffers:
+    """Return the sizes of the compute buffers."""
+    b = build(model, settings, placement)
+    if not placement.gpu_layers:
+        for node in (*b.graph.leaves, *b.graph.nodes):
+            node.place = 0
+        return ComputeBuffers(0, Allocator([ALIGNMENT]).plan(b.graph.leaves, b.graph.nodes)[0])
+    device, ram = Allocator([DEVICE_ALIGNMENT, ALIGNMENT]).plan(*scheduled(b.graph))
+    return ComputeBuffers(device, ram)

@@ -17,6 +17,10 @@ from quants import Tensor
 
 CELLS = 256  # caches are a multiple of so many tokens
 WHOLE_WINDOWS = ("phi3", "phimoe")  # llama.cpp has no windows for them
+WITHOUT_CACHES = (
+    *("bert", "jina-bert-v2", "jina-bert-v3", "nomic-bert", "nomic-bert-moe", "neo-bert", "eurobert", "modern-bert"),
+    *("gemma-embedding", "dream", "llada", "llada-moe", "rnd1", "clef", "wavtokenizer-dec"),
+)
 WINDOWED_WITH = {"exaone4": 64}  # it has windows in models with so many layers
 
 
@@ -118,6 +122,11 @@ class Described:
         whole = self.architecture.name in WHOLE_WINDOWS
         whole = whole or WINDOWED_WITH.get(self.architecture.name, self.count) != self.count
         return not whole and (layer.window is not None or layer.chunk is not None)
+
+    @cached_property
+    def cached(self) -> bool:
+        """Return whether llama.cpp keeps keys and values: encoders and diffusion models see all tokens at once."""
+        return self.architecture.name not in WITHOUT_CACHES
 
     @cached_property
     def windows(self) -> bool:

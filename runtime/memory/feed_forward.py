@@ -11,7 +11,6 @@ GLU = ("silu", "gelu", "gelu_tanh", "relu", "swiglu_oai")
 
 def dense(b: Build, x: Node, il: int, suffix: str = "") -> Node:
     """Return a dense net, or a shared expert (suffix)."""
-    activation = b.model.hparams.activation
     up = b.product(f"ffn_up{suffix}", x, il)
     if b.has(f"ffn_gate{suffix}", il):
         made = activated(b, b.product(f"ffn_gate{suffix}", x, il), up, il, shared=True)
@@ -21,7 +20,6 @@ def dense(b: Build, x: Node, il: int, suffix: str = "") -> Node:
         made = activated(b, up, None, il)
     if b.has("ffn_sub_norm", il) and not suffix:
         made = b.norm(made, "ffn_sub_norm", il)
-    del activation
     return b.product(f"ffn_down{suffix}", made, il)
 
 
@@ -138,11 +136,28 @@ def _in_groups(ranked: Node, groups: int, used: int) -> Node:
     return nodes.reshape(nodes.set_rows(nodes.same("fill", grouped), kept, chosen), count, tokens)
 
 
+def _beside_dense(b: Build, x: Node, il: int) -> Node:
+    """Return the sum of a dense net and experts, each between norms of its own (Gemma 4). x: before all norms."""
+    made = b.norm(dense(b, b.norm(x, "ffn_norm", il), il), "post_ffw_norm_1", il)
+    normed = b.norm(x, "pre_ffw_norm_2", il)
+    routed = nodes.mul(nodes.scale(nodes.rms_norm(x)), b.need("ffn_gate_inp.scale", il))
+    logits = nodes.mul_mat(b.need("ffn_gate_inp", il), routed)
+    others = b.norm(experts(b, normed, il, logits), "post_ffw_norm_2", il)
+    return nodes.add(made, others)
+
+
 def net(b: Build, x: Node, il: int) -> Node:
     """Return a layer's net with all its experts."""
     if not b.has("ffn_gate_inp", il):
         return dense(b, x, il)
-    made = experts(b, x, il)
+    if b.has("pre_ffw_norm_2", il):
+        return _beside_dense(b, x, il)
+    if b.has("ffn_latent_down", il):
+        made = nodes.mul_mat(b.need("ffn_latent_down", il), x)
+        logits = nodes.mul_mat(b.need("ffn_gate_inp", il), x)
+        made = nodes.mul_mat(b.need("ffn_latent_up", il), experts(b, made, il, logits))
+    else:
+        made = experts(b, x, il)
     if not b.has("ffn_up_shexp", il):
         return made
     shared = dense(b, x, il, "_shexp")

@@ -29,7 +29,8 @@ def block_of(kind: str) -> tuple[int, int]:
 class Node:
     """A tensor of a graph. place: the number of the device that holds or computes it, -1 if not decided yet.
 
-    stored: it has memory of its own (weights, caches). view_of: the tensor whose memory it shares.
+    stored: it has memory of its own (weights, caches). view_of: the tensor whose memory it shares. scratch: bytes that
+    its operation needs after the result.
     """
 
     operation: str
@@ -44,6 +45,7 @@ class Node:
     input: bool = False
     output: bool = False
     place: int = -1
+    scratch: int = 0
 
     @property
     def nbytes(self) -> int:
