@@ -41,6 +41,14 @@ def parse_size(text: str) -> int:
     return int(match[1]) * thousands
 
 
+def parse_memory(text: str) -> int:
+    """Parse an amount of memory such as `24G`, in bytes: units are binary, as those of cards are. 0 is nothing."""
+    match = FILE_SIZE.fullmatch(re.sub("i?B$", "", text.strip(), flags=re.IGNORECASE))
+    if not match:
+        raise OptionError(f"{text!r} is not an amount of memory", hint="for example 512M or 24G")
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
 def parse_shard_size(text: str) -> int:
     """Parse a size with its unit, as llama-gguf-split wants it: a number alone would hardly mean bytes."""
     if text.strip().isdecimal() and int(text):

@@ -80,6 +80,8 @@ def _layer(b: Build, x: Node, il: int) -> Node:
     if kind.mixer == "gated_delta" or (kind.mixer == "attention" and "gates" in block.qkv_steps):
         b.graph.expand(made)
     normed = made
+    if b.has("attn_norm_2", il):
+        made = b.norm(x, "attn_norm_2", il)
     if kind.mixer == "attention+mamba2":
         attended = attention(b, made, il)
         made = nodes.add(attended, states.mamba2(b, b.norm(x, "attn_norm", il), il))
@@ -128,7 +130,14 @@ def _parallel(b: Build, made: Node, normed: Node, before: Node, il: int) -> Node
     source = normed
     if b.has(block.ffn_norm, il):
         source = b.norm(before, block.ffn_norm, il)
+    if b.model.architecture.name in SUM_WITH_ATTENTION:
+        return nodes.add(nodes.add(made, net(b, source, il)), before)
+    if b.has("attn_norm_2", il):
+        return nodes.add(nodes.add(net(b, source, il), made), before)
     return nodes.add(nodes.add(net(b, source, il), before), made)
+
+
+SUM_WITH_ATTENTION = ("phi2",)  # begins with what attention made
 
 
 def _keeps_rows(b: Build) -> bool:
