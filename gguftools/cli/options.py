@@ -133,6 +133,7 @@ PARSERS = {
     "RATIO": "parse_ratio",
     "T,…": "parse_temperatures",
     "SIZE": "parse_size",
+    "MEMORY": "parse_memory",
     "DONOR PATTERN…": "parse_donor",
 }
 PARSERS_BY_NAME = {"split_max_size": "parse_shard_size"}  # of single parameters, before those by word

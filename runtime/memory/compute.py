@@ -187,5 +187,5 @@ def compute_buffers(model: Described, settings: Settings, placement: Placement =
         for node in (*b.graph.leaves, *b.graph.nodes):
             node.place = 0
         return ComputeBuffers(0, Allocator([ALIGNMENT]).plan(b.graph.leaves, b.graph.nodes)[0])
-    device, ram = Allocator([DEVICE_ALIGNMENT, ALIGNMENT]).plan(*scheduled(b.graph))
+    device, ram = Allocator([DEVICE_ALIGNMENT, ALIGNMENT]).plan(*scheduled(b.graph, placement.copies_weights))
     return ComputeBuffers(device, ram)

@@ -10,6 +10,7 @@ from .description import Described
 
 DEVICE, RAM = 0, 1
 INPUTS = ("token_embd.", "position_embd.", "token_types.", "per_layer_token_embd.")  # always in RAM
+WITH_FIRST = ("per_layer_model_proj.", "per_layer_proj_norm.", "token_embd_norm.", "rope_f")  # with the first layer
 EXPERTS = re.compile(r"ffn_(up|down|gate|gate_up)_(ch|)exps")
 PADDING = 32
 LOADS_TWICE = ("gemma3n", "gemma4")  # tied embeddings, even if both are in RAM
@@ -18,10 +19,14 @@ LOADS_MTP = ("hy_v3", "step35")  # layers that predict further tokens, whether t
 
 @dataclass(frozen=True)
 class Placement:
-    """How many of the last layers are on a device (one more: the output, too), and how many layers' experts are not."""
+    """How many of the last layers are on a device (one more: the output, too), and how many layers' experts are not.
+
+    copies_weights: the device computes with weights in RAM where a step has many tokens (llama.cpp's `op_offload`).
+    """
 
     gpu_layers: int = 0
     cpu_moe: int = 0
+    copies_weights: bool = True
 
     def of_layer(self, model: Described, layer: int) -> int:
         """Return the place of a layer."""
@@ -34,7 +39,9 @@ class Placement:
     def of_tensor(self, model: Described, role: str, layer: int | None) -> int:
         """Return the place of a tensor by its name in its layer."""
         if layer is None:
-            return RAM if f"{role}.".startswith(INPUTS) else self.of_output(model)
+            if f"{role}.".startswith(INPUTS):
+                return RAM
+            return self.of_layer(model, 0) if f"{role}.".startswith(WITH_FIRST) else self.of_output(model)
         if layer < self.cpu_moe and EXPERTS.match(role):
             return RAM
         return self.of_layer(model, layer)

@@ -28,13 +28,16 @@ class Part:
     inputs: list[Node]
 
 
-def scheduled(graph: Graph) -> tuple[list[Node], list[Node]]:
-    """Return leaves and nodes, each with its place, copies among them. Stored leaves have theirs already."""
+def scheduled(graph: Graph, copies_weights: bool = True) -> tuple[list[Node], list[Node]]:
+    """Return leaves and nodes, each with its place, copies among them. Stored leaves have theirs already.
+
+    copies_weights: the device computes with weights in RAM (llama.cpp's `op_offload`), as those of all but RPC do.
+    """
     for node in graph.leaves:
         if node.input:
             node.place = RAM
     for node in graph.nodes:
-        node.place = _decided(node)
+        node.place = _decided(node, copies_weights)
     for order, spread in ((1, DEVICE), (-1, DEVICE), (1, UNDECIDED), (-1, UNDECIDED)):
         _spread(graph.nodes[::order], spread)
     for node in graph.nodes:
@@ -46,7 +49,7 @@ def scheduled(graph: Graph) -> tuple[list[Node], list[Node]]:
     return graph.leaves, _joined(_parts(graph.nodes))
 
 
-def _decided(node: Node) -> int:
+def _decided(node: Node, copies_weights: bool) -> int:
     """Return the place that a node's memory or weights decide."""
     if node.view_of is not None and node.view_of.stored:
         return node.view_of.place
@@ -54,7 +57,7 @@ def _decided(node: Node) -> int:
         return UNDECIDED
     for source in node.sources:
         if source.weight:
-            many = _rows(node) >= COPIES_WEIGHTS_FROM
+            many = copies_weights and _rows(node) >= COPIES_WEIGHTS_FROM
             return DEVICE if source.place == RAM and many else source.place
     return UNDECIDED
 

@@ -21,20 +21,23 @@ GROUP = "Run"
 
 def fit(
     models: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
-    memory: Annotated[str | None, "Memory of the card (with --cpu: RAM), e.g. 24G."] = None,
+    memory: Annotated[
+        int | None, Option("--memory", metavar="MEMORY", help="Memory of the card (with --cpu: RAM), e.g. 24G.")
+    ] = None,
     ctx: Annotated[int, Option("--ctx", "-c", min=1, help="Context of all slots together, in tokens.")] = 8192,
     cache_type: Annotated[str, Option("--cache-type", "-ctk", help="Type of cached keys and values.")] = "f16",
     cache_type_v: Annotated[str | None, Option("--cache-type-v", "-ctv", help="Type of cached values.")] = None,
     parallel: Annotated[int, Option("--parallel", "-np", min=1, help="Slots that share the context.")] = 1,
     ubatch: Annotated[int, Option("--ubatch", "-ub", min=1, help="Tokens of one step.")] = 512,
-    margin: Annotated[str, "Memory to leave free, e.g. 512M; 0 for none."] = "1G",
+    margin: Annotated[
+        int | None, Option("--margin", metavar="MEMORY", help="Memory to leave free, 0 for none (default: 1G).")
+    ] = None,
     mmproj: Annotated[Path | None, "File of the encoder of images or sounds."] = None,
     cpu: Annotated[bool, "Run in RAM alone."] = False,
     json: bool = False,
 ) -> None:
     from ...inspection.fitting import FitOptions
     from ...inspection.fitting import fit as fitted
-    from ..arguments import parse_memory
     from ..fits import print_fit
     from ..ui import print_json
 
@@ -44,11 +47,11 @@ def fit(
         cache_type_v=cache_type_v,
         parallel=parallel,
         ubatch=ubatch,
-        margin=parse_memory(margin),
+        margin=FitOptions.margin if margin is None else margin,
         mmproj=mmproj,
         cpu=cpu,
     )
-    report = fitted(models, None if memory is None else parse_memory(memory), options)
+    report = fitted(models, memory, options)
     if json:
         print_json(report)
     else:
