@@ -38,6 +38,7 @@ CALLS = {
     "draft-check": "MODEL --draft-lookup -f TEXT -c 64 --chunks 1 --simulate 0 --draft-max 2",
     "evaluate": "MODEL --hellaswag TASKS",
     "export": "MODEL -o out",
+    "fit": "MODEL",
     "formats": "",
     "generate": "MODEL --prompt word --predict 1",
     "gpu-split": "activations --vram 1G",

@@ -21,7 +21,6 @@ from quants.format import format_named
 from quants.tensor import Tensor
 from tests import absent_keys, zoo
 
-
 TYPES = {"F32": (0, 4), "F16": (1, 2), "I32": (26, 4)}
 WIDE = ("vocabulary", "ffn")
 
@@ -66,17 +65,25 @@ def wide(model: Wide) -> tuple[Metadata, dict[str, Tensor]]:
                 continue
             item = value[0]
             element = (stored.element if stored else None) or (
-                ValueType.BOOL if isinstance(item, bool) else ValueType.FLOAT32 if isinstance(item, float) else ValueType.UINT32
+                ValueType.BOOL
+                if isinstance(item, bool)
+                else ValueType.FLOAT32
+                if isinstance(item, float)
+                else ValueType.UINT32
             )
-            after.set(key, [getattr(each, "item", lambda each=each: each)() for each in value], ValueType.ARRAY, element)
+            after.set(
+                key, [getattr(each, "item", lambda each=each: each)() for each in value], ValueType.ARRAY, element
+            )
         elif value is not None:
-            types = stored.type if stored and stored.element is None else (
-                ValueType.FLOAT32 if isinstance(value, float) else ValueType.UINT32
+            types = (
+                stored.type
+                if stored and stored.element is None
+                else (ValueType.FLOAT32 if isinstance(value, float) else ValueType.UINT32)
             )
             after.set(key, value, types)
     grouped = by_layer(old)
     count = 1 + max((int(prefix.split(".")[1]) for prefix in grouped if prefix.startswith("blk.")), default=-1)
-    names = {role: tensor for role, tensor in grouped[""].items()}
+    names = dict(grouped[""])
     for index, origin in enumerate(model.layers):
         for role, tensor in grouped[f"blk.{min(origin, count - 1)}."].items():
             names[f"blk.{index}.{role}"] = tensor
@@ -134,7 +141,16 @@ def kind_of(name: str, dimensions: int) -> str:
     """The type of a tensor, as converters write it in files of half precision."""
     kept = ("norm", "gate_inp", "ssm_conv1d", "ssm_a", "ssm_d.", "shortconv.conv", "time_mix", "altup", "scale")
     matrix = dimensions > 1 and not any(each in name for each in kept)
-    return "F16" if matrix or "time_mix_key" in name or "time_mix_value" in name or "time_mix_output" in name or "time_mix_receptance" in name or "time_mix_gate" in name else "F32"
+    return (
+        "F16"
+        if matrix
+        or "time_mix_key" in name
+        or "time_mix_value" in name
+        or "time_mix_output" in name
+        or "time_mix_receptance" in name
+        or "time_mix_gate" in name
+        else "F32"
+    )
 
 
 def small(name: str) -> tuple[Metadata, dict[str, Tensor]]:
@@ -144,6 +160,11 @@ def small(name: str) -> tuple[Metadata, dict[str, Tensor]]:
     for key, value in description.whole.items():
         metadata.set(key, value[-1], *(ValueType[each] for each in value[:-1]))
     return metadata, {row[0]: empty(row[0], tuple(row[2]), row[1]) for row in description.tensors}
+
+
+def model(name: str) -> tuple[Metadata, dict[str, Tensor]]:
+    """A wide model, or a small one."""
+    return wide(MODELS[name]) if name in MODELS else small(name)
 
 
 def write(path: Path, metadata: Metadata, tensors: Mapping[str, Tensor]) -> None:
@@ -224,55 +245,83 @@ MODELS = {  # widths of published models, with fewer layers
     "qwen2.5-7b": Wide("qwen2", (0,) * 4, body(3584, 18944) | attention(28, 4, 128), {"vocabulary": 152064}),
     "qwen3-8b": Wide("qwen3", (0,) * 4, body(4096, 12288, 40960) | attention(32, 8, 128), {"vocabulary": 151936}),
     "phi-3-mini": Wide(
-        "phi3", (0,) * 4,
-        body(3072, 8192, 4096) | attention(32, 32, 96) | {"attention.sliding_window": 2047}, {"vocabulary": 32064},
+        "phi3",
+        (0,) * 4,
+        body(3072, 8192, 4096) | attention(32, 32, 96) | {"attention.sliding_window": 2047},
+        {"vocabulary": 32064},
     ),
     "gemma-2-2b": Wide(
-        "gemma2", (0,) * 6, body(2304, 9216, 8192) | attention(8, 4, 256) | {"attention.sliding_window": 4096},
+        "gemma2",
+        (0,) * 6,
+        body(2304, 9216, 8192) | attention(8, 4, 256) | {"attention.sliding_window": 4096},
         {"vocabulary": 256000},
     ),
     "gemma-3-4b": Wide(
-        "gemma3", (0,) * 12, body(2560, 10240) | attention(8, 4, 256) | {"attention.sliding_window": 1024},
+        "gemma3",
+        (0,) * 12,
+        body(2560, 10240) | attention(8, 4, 256) | {"attention.sliding_window": 1024},
         {"vocabulary": 262144},
     ),
     "gemma-3n-e4b": Wide(
-        "gemma3n", (0,) * 22,
-        body(2048, [16384] * 22, 32768) | attention(8, 2, 256) | {
-            "attention.sliding_window": 512, "attention.sliding_window_pattern": every(5, 22, False, True),
-            "attention.shared_kv_layers": 2, "activation_sparsity_scale": [1.644] * 10 + [float("-inf")] * 12,
+        "gemma3n",
+        (0,) * 22,
+        body(2048, [16384] * 22, 32768)
+        | attention(8, 2, 256)
+        | {
+            "attention.sliding_window": 512,
+            "attention.sliding_window_pattern": every(5, 22, False, True),
+            "attention.shared_kv_layers": 2,
+            "activation_sparsity_scale": [1.644] * 10 + [float("-inf")] * 12,
         },
         {"vocabulary": 262400},
     ),
     "gemma-4-e": Wide(
-        "gemma4-e", tuple(3 if i % 5 == 4 else 0 for i in range(10)),
-        body(1536, [6144] * 5 + [12288] * 5) | attention(8, 1, 512) | {
-            "attention.sliding_window": 512, "attention.sliding_window_pattern": every(5, 10, False, True),
-            "attention.shared_kv_layers": 5, "embedding_length_per_layer_input": 256,
-            "attention.key_length_swa": 256, "attention.value_length_swa": 256, "rope.dimension_count_swa": 256,
+        "gemma4-e",
+        tuple(3 if i % 5 == 4 else 0 for i in range(10)),
+        body(1536, [6144] * 5 + [12288] * 5)
+        | attention(8, 1, 512)
+        | {
+            "attention.sliding_window": 512,
+            "attention.sliding_window_pattern": every(5, 10, False, True),
+            "attention.shared_kv_layers": 5,
+            "embedding_length_per_layer_input": 256,
+            "attention.key_length_swa": 256,
+            "attention.value_length_swa": 256,
+            "rope.dimension_count_swa": 256,
         },
         {"vocabulary": 262144},
     ),
     "gpt-oss-20b": Wide(
-        "gpt-oss-bf16", (0,) * 4,
+        "gpt-oss-bf16",
+        (0,) * 4,
         body(2880, 2880) | attention(64, 8, 64) | experts(32, 4, 2880) | {"attention.sliding_window": 128},
         {"vocabulary": 201088},
     ),
     "mixtral-8x7b": Wide(
-        "mixtral", (0,) * 3, body(4096, 14336, 32768) | attention(32, 8, 128) | experts(8, 2, 14336),
+        "mixtral",
+        (0,) * 3,
+        body(4096, 14336, 32768) | attention(32, 8, 128) | experts(8, 2, 14336),
         {"vocabulary": 32000},
     ),
     "qwen3-30b-a3b": Wide(
-        "qwen3-moe", (0,) * 4, body(2048, 6144, 40960) | attention(32, 4, 128) | experts(128, 8, 768),
+        "qwen3-moe",
+        (0,) * 4,
+        body(2048, 6144, 40960) | attention(32, 4, 128) | experts(128, 8, 768),
         {"vocabulary": 151936},
     ),
     "deepseek-v2-lite": Wide(
-        "deepseek-v2-lite-27l", (0, *[1] * 26),
-        body(2048, 10944, 163840) | latent(16) | experts(64, 6, 1408, expert_shared_count=2), {"vocabulary": 102400, "shared_ffn": 2816},
+        "deepseek-v2-lite-27l",
+        (0, *[1] * 26),
+        body(2048, 10944, 163840) | latent(16) | experts(64, 6, 1408, expert_shared_count=2),
+        {"vocabulary": 102400, "shared_ffn": 2816},
     ),
     "deepseek-v3": Wide(
-        "deepseek-v3", (0, 0, 0, 1, 1, 1),
-        body(7168, 18432, 163840) | latent(128, q_lora_rank=1536) | experts(256, 8, 2048, expert_shared_count=1) | {
-            "expert_group_count": 8, "expert_group_used_count": 4, "leading_dense_block_count": 3},
+        "deepseek-v3",
+        (0, 0, 0, 1, 1, 1),
+        body(7168, 18432, 163840)
+        | latent(128, q_lora_rank=1536)
+        | experts(256, 8, 2048, expert_shared_count=1)
+        | {"expert_group_count": 8, "expert_group_used_count": 4, "leading_dense_block_count": 3},
         {"vocabulary": 129280, "shared_ffn": 2048},
     ),
     "mamba-2.8b": Wide("mamba", (0,) * 4, {"embedding_length": 2560, **states(5120, 16, 160)}, {"vocabulary": 50280}),
@@ -280,41 +329,63 @@ MODELS = {  # widths of published models, with fewer layers
         "mamba2", (0,) * 4, {"embedding_length": 2560, **states(5120, 128, 80, 1)}, {"vocabulary": 50288}
     ),
     "qwen3-next-80b": Wide(
-        "qwen3-next", (0, 0, 0, 3) * 2,
-        body(2048, 5120, 262144) | attention(16, 2, 256) | experts(512, 10, 512, expert_shared_feed_forward_length=512)
-        | states(4096, 128, 32, 16) | {"rope.dimension_count": 64, "nextn_predict_layers": 0,
-                                       "attention.recurrent_layers": every(4, 8, False, True)},
+        "qwen3-next",
+        (0, 0, 0, 3) * 2,
+        body(2048, 5120, 262144)
+        | attention(16, 2, 256)
+        | experts(512, 10, 512, expert_shared_feed_forward_length=512)
+        | states(4096, 128, 32, 16)
+        | {
+            "rope.dimension_count": 64,
+            "nextn_predict_layers": 0,
+            "attention.recurrent_layers": every(4, 8, False, True),
+        },
         {"vocabulary": 151936},
     ),
     "granite-4-h-tiny": Wide(
-        "granite-hybrid", tuple(1 if i == 5 else 0 for i in range(8)),
-        body(1536, 512) | attention(12, [4 if i == 5 else 0 for i in range(8)], 128)
-        | experts(64, 6, 512, expert_shared_feed_forward_length=1024) | states(3072, 128, 48, 1),
+        "granite-hybrid",
+        tuple(1 if i == 5 else 0 for i in range(8)),
+        body(1536, 512)
+        | attention(12, [4 if i == 5 else 0 for i in range(8)], 128)
+        | experts(64, 6, 512, expert_shared_feed_forward_length=1024)
+        | states(3072, 128, 48, 1),
         {"vocabulary": 100352},
     ),
     "jamba-mini": Wide(
-        "jamba", (0, 1, 0, 3, 0, 3, 0, 3), body(4096, 14336, 262144) | {
-            "attention.head_count": 32, "attention.head_count_kv": [0, 8, 0, 0, 0, 0, 0, 0]}
-        | {"expert_count": 16, "expert_used_count": 2} | states(8192, 16, 256),
+        "jamba",
+        (0, 1, 0, 3, 0, 3, 0, 3),
+        body(4096, 14336, 262144)
+        | {"attention.head_count": 32, "attention.head_count_kv": [0, 8, 0, 0, 0, 0, 0, 0]}
+        | {"expert_count": 16, "expert_used_count": 2}
+        | states(8192, 16, 256),
         {"vocabulary": 65536, "expert_ffn": 14336},
     ),
     "falcon-h1-1.5b": Wide(
         "falcon-h1", (0,) * 4, body(2048, 4096) | attention(8, 2, 128) | states(3072, 256, 48, 1), {"vocabulary": 65537}
     ),
     "lfm2-1.2b": Wide(
-        "lfm2", (0, 0, 1, 0, 0, 1),
-        body(2048, 8192) | {"attention.head_count": 32, "attention.head_count_kv": [0, 0, 8, 0, 0, 8], "shortconv.l_cache": 3},
+        "lfm2",
+        (0, 0, 1, 0, 0, 1),
+        body(2048, 8192)
+        | {"attention.head_count": 32, "attention.head_count_kv": [0, 0, 8, 0, 0, 8], "shortconv.l_cache": 3},
         {"vocabulary": 65536},
     ),
     "rwkv-7-1.5b": Wide(
-        "rwkv7", (0, *[1] * 3),
-        body(2048, 8192) | {"attention.decay_lora_rank": 96, "attention.iclr_lora_rank": 64,
-                            "attention.value_residual_mix_lora_rank": 64, "attention.gate_lora_rank": 256},
+        "rwkv7",
+        (0, *[1] * 3),
+        body(2048, 8192)
+        | {
+            "attention.decay_lora_rank": 96,
+            "attention.iclr_lora_rank": 64,
+            "attention.value_residual_mix_lora_rank": 64,
+            "attention.gate_lora_rank": 256,
+        },
         {"vocabulary": 65536, "value_rank": 64},
     ),
     "rwkv-6-1.6b": Wide("rwkv6", (0,) * 4, body(2048, 7168), {"vocabulary": 65536}),
     "nemotron-h-8b": Wide(
-        "nemotron-h", (0, 1, 3, 1, 0, 1),
+        "nemotron-h",
+        (0, 1, 3, 1, 0, 1),
         body(4096, [0, 21504, 0, 21504, 0, 21504]) | attention(32, [0, 0, 8, 0, 0, 0], 128) | states(8192, 128, 128, 8),
         {"vocabulary": 131072},
     ),

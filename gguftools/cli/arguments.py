@@ -42,11 +42,17 @@ def parse_size(text: str) -> int:
 
 
 def parse_memory(text: str) -> int:
-    """Parse an amount of memory such as `24G`, in bytes: units are binary, as those of cards are. 0 is nothing."""
-    match = FILE_SIZE.fullmatch(re.sub("i?B$", "", text.strip(), flags=re.IGNORECASE))
-    if not match:
-        raise OptionError(f"{text!r} is not an amount of memory", hint="for example 512M or 24G")
-    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+    """Parse an amount of memory such as `24G`, in bytes: units are binary, as those of cards are."""
+    match = SIZE.fullmatch(text.strip())
+    if not match or not int(match[1]):
+        raise OptionError(f"{text!r} is not a size", hint="for example 512M or 24G")
+    binary: int = 1024 ** " KMGT".index(match[2].upper() or " ")
+    return int(match[1]) * binary
+
+
+def parse_margin(text: str) -> int:
+    """Parse an amount of memory to leave free, which may be 0."""
+    return 0 if text.strip() == "0" else parse_memory(text)
 
 
 def parse_shard_size(text: str) -> int:

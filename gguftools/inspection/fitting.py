@@ -19,7 +19,7 @@ from quants.format import format_named
 from runtime.memory.caches import layer_caches
 from runtime.memory.compute import ComputeBuffers, compute_buffers
 from runtime.memory.description import CELLS, Described, Settings, described
-from runtime.memory.estimates import Interval, cache_interval, compute_interval, unmodelled
+from runtime.memory.estimates import cache_interval, compute_interval, unmodelled
 from runtime.memory.placement import ALL_LAYERS, DEVICE, IN_RAM, Placement, weights
 
 from ..models.contents import check_is_model
@@ -384,4 +384,3 @@ def _command(path: Path, options: FitOptions, gpu_layers: int, cpu_moe: int) -> 
 def shell(command: Iterable[str]) -> str:
     """Return a command as it is typed."""
     return shlex.join(command)
-

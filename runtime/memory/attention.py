@@ -48,7 +48,9 @@ def _gated_output(b: Build, made: Node, x: Node, il: int) -> Node:
     gate = nodes.unary(b.product("attn_gate", x, il))
     if gate.shape[0] != made.shape[0]:
         heads = gate.shape[0]
-        made = nodes.mul(nodes.reshape(made, made.shape[0] // heads, heads, b.tokens), nodes.reshape(gate, 1, heads, b.tokens))
+        made = nodes.mul(
+            nodes.reshape(made, made.shape[0] // heads, heads, b.tokens), nodes.reshape(gate, 1, heads, b.tokens)
+        )
         return nodes.reshape(made, -1, b.tokens)
     return nodes.mul(made, gate)
 

@@ -68,10 +68,7 @@ def compute_interval(model: Described, settings: Settings) -> Interval:
     indexed = any(role.startswith("indexer.") for role in model.roles(0)) or model.architecture.name in WITH_SCORES
     scores = 8 * heads * cells * tokens if indexed else 0
     streams = max(1, model.number("hyper_connection.count"))
-    return Interval(
-        embeddings + max(widest, logits),
-        3 * mask + 8 * streams * embeddings + 3 * most + logits + scores,
-    )
+    return Interval(embeddings + max(widest, logits), 3 * mask + 8 * streams * embeddings + 3 * most + logits + scores)
 
 
 def _products(model: Described, tokens: int, prefix: str) -> tuple[int, int]:
@@ -101,7 +98,9 @@ def cache_interval(model: Described, settings: Settings, caches: tuple[LayerCach
         indexer = row_bytes(settings.cache_type_k, _blocks(model.number("attention.indexer.key_length")))
         whole += (row + indexer) * settings.cells * settings.streams
     states = sum(each.state_bytes(settings) for each in caches)
-    return Interval(min(computed, whole) // 2 + states // 2, max(computed, whole + whole // max(1, model.count) + 2 * states))
+    return Interval(
+        min(computed, whole) // 2 + states // 2, max(computed, whole + whole // max(1, model.count) + 2 * states)
+    )
 
 
 def _blocks(width: int) -> int:

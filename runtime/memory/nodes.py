@@ -14,7 +14,7 @@ from math import prod
 
 from quants.format import format_named
 
-IN_PLACE = frozenset("fill scale add add_id add1 sub mul div sqr sqrt log unary rope rms_norm clamp soft_max".split())
+IN_PLACE = frozenset(["fill", "scale", "add", "add_id", "add1", "sub", "mul", "div", "sqr", "sqrt", "log", "unary", "rope", "rms_norm", "clamp", "soft_max"])
 Shape = tuple[int, int, int, int]
 
 
@@ -113,9 +113,7 @@ class Graph:
 def leaf(kind: str, *sizes: int, name: str = "", stored: bool = False, weight: bool = False) -> Node:
     """Return a weight or a cache (stored), or an input of the graph."""
     shape = of_four(sizes)
-    return Node(
-        "none", kind, shape, packed(kind, shape), name=name, stored=stored, weight=weight, input=not stored
-    )
+    return Node("none", kind, shape, packed(kind, shape), name=name, stored=stored, weight=weight, input=not stored)
 
 
 # Operations

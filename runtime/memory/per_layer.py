@@ -1,4 +1,4 @@
-"""Build what Gemma 3n and Gemma 4 add to each layer: embeddings of its own; Gemma 3n also keeps copies of the stream."""
+"""Build what Gemma 3n and Gemma 4 add to each layer: its own embeddings, and Gemma 3n's copies of the stream."""
 
 from __future__ import annotations
 

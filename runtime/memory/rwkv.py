@@ -107,7 +107,10 @@ def _time_mix6(b: Build, x: Node, previous: Node, il: int) -> Node:
             nodes.add(nodes.mul(nodes.add(part, b.need(f"time_mix_lerp_{letter}", il)), change), x)
             for part, letter in zip(_parts(b, mixed, 5), "wkvrg", strict=True)
         )
-    r, k, v = (b.product(f"time_mix_{name}", part, il) for name, part in zip(("receptance", "key", "value"), (r, k, v), strict=True))
+    r, k, v = (
+        b.product(f"time_mix_{name}", part, il)
+        for name, part in zip(("receptance", "key", "value"), (r, k, v), strict=True)
+    )
     g = nodes.unary(b.product("time_mix_gate", g, il))
     if kv_heads not in (0, heads):
         k, v = (

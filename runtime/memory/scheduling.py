@@ -16,7 +16,7 @@ from .nodes import Graph, Node, leaf, packed
 DEVICE, RAM = 0, 1
 UNDECIDED = -1
 COPIES_WEIGHTS_FROM = 32  # tokens of a step from which the device computes with weights in RAM
-VIEWS = frozenset("none reshape view permute transpose".split())
+VIEWS = frozenset(["none", "reshape", "view", "permute", "transpose"])
 
 
 @dataclass
@@ -124,7 +124,9 @@ def _copy(source: Node, place: int) -> Node:
 
 def _kept(source: Node) -> Node:
     """Return a reader that keeps a tensor until its copy is made."""
-    return Node("none", source.type, source.shape, source.strides, (source,), source.view_of or source, place=source.place)
+    return Node(
+        "none", source.type, source.shape, source.strides, (source,), source.view_of or source, place=source.place
+    )
 
 
 def _joined(parts: Sequence[Part]) -> list[Node]:

@@ -176,13 +176,17 @@ def gated_delta(b: Build, x: Node, il: int) -> Node:
     state = nodes.reshape(load(b, "s", il, b.caches[il].state), head, head, heads, count)
     convolved = _ssm_conv(b, joined, il)
     row = convolved.strides[1]
-    q, k = (_normed_heads(nodes.view(convolved, (key_width, keys, each, count), (4 * key_width, row, row * each)))
-            for _ in range(2))
+    q, k = (
+        _normed_heads(nodes.view(convolved, (key_width, keys, each, count), (4 * key_width, row, row * each)))
+        for _ in range(2)
+    )
     v = nodes.view(convolved, (head, heads, each, count), (4 * head, row, row * each))
     if keys != heads:
         q, k = (_repeated(part, heads, each * count) for part in (q, k))
         q, k = (nodes.reshape(part, key_width, heads, each, count) for part in (q, k))
-    made = nodes.result("gated_delta_net", "F32", (head * heads, each * count + head * count), q, k, v, gate, beta, state)
+    made = nodes.result(
+        "gated_delta_net", "F32", (head * heads, each * count + head * count), q, k, v, gate, beta, state
+    )
     output = nodes.view(made, (head, heads, each, count), (4 * head, 4 * head * heads, 4 * head * heads * each))
     new = nodes.view(made, (head, head, heads, count))
     cache = b.stored[f"cache s {il}"]

@@ -24,13 +24,13 @@ def fit(
     memory: Annotated[
         int | None, Option("--memory", metavar="MEMORY", help="Memory of the card (with --cpu: RAM), e.g. 24G.")
     ] = None,
-    ctx: Annotated[int, Option("--ctx", "-c", min=1, help="Context of all slots together, in tokens.")] = 8192,
+    ctx: int = 8192,
     cache_type: Annotated[str, Option("--cache-type", "-ctk", help="Type of cached keys and values.")] = "f16",
     cache_type_v: Annotated[str | None, Option("--cache-type-v", "-ctv", help="Type of cached values.")] = None,
     parallel: Annotated[int, Option("--parallel", "-np", min=1, help="Slots that share the context.")] = 1,
     ubatch: Annotated[int, Option("--ubatch", "-ub", min=1, help="Tokens of one step.")] = 512,
     margin: Annotated[
-        int | None, Option("--margin", metavar="MEMORY", help="Memory to leave free, 0 for none (default: 1G).")
+        int | None, Option("--margin", metavar="MARGIN", help="Memory to leave free, 0 for none (default: 1G).")
     ] = None,
     mmproj: Annotated[Path | None, "File of the encoder of images or sounds."] = None,
     cpu: Annotated[bool, "Run in RAM alone."] = False,
