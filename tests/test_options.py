@@ -167,6 +167,9 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--parallel": COUNTS,
     "--logprobs": ("-1", "x", ""),
     "--cache-type": ("", "q4_0", "8"),
+    "--cache-type-v": ("", "q2_k", "8"),
+    "--ubatch": COUNTS,
+    "--margin": ("-1", "x", "1.5G", ""),
     "--temp": ("-1", "x", "nan", "inf", ""),
     "--top-p": ("-0.1", "1.1", "x", "nan", ""),
     "--min-p": ("-0.1", "1.1", "x", "nan", ""),
@@ -205,6 +208,8 @@ OF_ONE = {
     ("generate", "--top-k"): ("x", "1.5", ""),  # where 0 and less mean all of them
     ("generate", "--mmproj"): ("", "absent.gguf", "MODEL", "TEXT"),
     ("export", "--mmproj"): ("", "absent.gguf", "MODEL", "TEXT"),
+    ("fit", "--mmproj"): ("", "absent.gguf", "MODEL", "TEXT"),
+    ("fit", "--cache-type"): ("", "q2_k", "8"),
 }  # of others a flag
 NEEDED_BESIDE = {
     "--system": ["--chat"],
@@ -230,6 +235,7 @@ NEEDED_BESIDE = {
 }
 # Flags. What they do not go with stands in gguftools.cli.exclusions, whose every entry is tried below.
 FLAGS = {
+    "--cpu",
     "--quiet",
     "--verbose",
     "--debug",

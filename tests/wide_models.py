@@ -83,7 +83,7 @@ def wide(model: Wide) -> tuple[Metadata, dict[str, Tensor]]:
             after.set(key, value, types)
     grouped = by_layer(old)
     count = 1 + max((int(prefix.split(".")[1]) for prefix in grouped if prefix.startswith("blk.")), default=-1)
-    names = dict(grouped[""])
+    names = {**grouped[""]}
     for index, origin in enumerate(model.layers):
         for role, tensor in grouped[f"blk.{min(origin, count - 1)}."].items():
             names[f"blk.{index}.{role}"] = tensor

@@ -14,7 +14,9 @@ from math import prod
 
 from quants.format import format_named
 
-IN_PLACE = frozenset(["fill", "scale", "add", "add_id", "add1", "sub", "mul", "div", "sqr", "sqrt", "log", "unary", "rope", "rms_norm", "clamp", "soft_max"])
+IN_PLACE = frozenset(  # operations that may overwrite a source
+    ("fill", "scale", "add", "add_id", "add1", "sub", "mul", "div", "sqr", "sqrt", "log", "unary", "rope", "rms_norm")
+) | {"clamp", "soft_max"}
 Shape = tuple[int, int, int, int]
 
 

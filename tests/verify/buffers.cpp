@@ -13,6 +13,7 @@
 #include <iostream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "../src/llama-ext.h"
 #include "ggml-backend.h"
@@ -79,8 +80,16 @@ static int run(const std::string & line) {
 int main() {
     llama_log_set(keep_errors, nullptr);
     ggml_backend_load_all();
-    const pid_t server = fork();
-    if (server == 0) {
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(std::cin, line);) {
+        lines.push_back(line);
+    }
+    bool on_device = false;
+    for (const std::string & line : lines) {
+        on_device = on_device || line.substr(line.rfind(' ') + 1) != "0";
+    }
+    const pid_t server = on_device ? fork() : 0;
+    if (on_device && server == 0) {
         ggml_backend_dev_t processor = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
         if (!freopen("/dev/null", "w", stdout)) {
             _exit(1);
@@ -88,9 +97,8 @@ int main() {
         ggml_backend_rpc_start_server(ENDPOINT, nullptr, 1, 1, &processor);
         _exit(0);
     }
-    sleep(2);
-    std::string line;
-    while (std::getline(std::cin, line)) {
+    sleep(on_device ? 2 : 0);
+    for (const std::string & line : lines) {
         fflush(stdout);
         const pid_t child = fork();
         if (child == 0) {
@@ -104,6 +112,8 @@ int main() {
             printf("{\"error\": \"signal %d\"}\n", WTERMSIG(status));
         }
     }
-    kill(server, SIGKILL);
+    if (on_device) {
+        kill(server, SIGKILL);
+    }
     return 0;
 }
