@@ -239,7 +239,7 @@ def _fit_file(
         layers,
         placement.cpu_moe,
         longest,
-        _command(path, options, gpu_layers, placement.cpu_moe),
+        _command(path, options, gpu_layers, layers, placement.cpu_moe),
     )
 
 
@@ -365,10 +365,12 @@ def _encoder_bytes(path: PathLike) -> int:
     return weights_bytes + highest
 
 
-def _command(path: Path, options: FitOptions, gpu_layers: int, cpu_moe: int) -> tuple[str, ...]:
+def _command(path: Path, options: FitOptions, gpu_layers: int, layers: int, cpu_moe: int) -> tuple[str, ...]:
     """Return the call that runs a file so."""
     words = ["llama-server", "-m", str(path), "-ngl", str(gpu_layers), "-c", str(options.context)]
     words += ["-np", str(options.parallel)]
+    if 0 < gpu_layers < layers:  # by itself llama.cpp turns it off where caches and layers are in different places
+        words += ["-fa", "on"]
     if cpu_moe:
         words += ["--n-cpu-moe", str(cpu_moe)]
     values = options.cache_type_v or options.cache_type

@@ -41,7 +41,9 @@ class Placement:
         if layer is None:
             if f"{role}.".startswith(INPUTS):
                 return RAM
-            return self.of_layer(model, 0) if f"{role}.".startswith(WITH_FIRST) else self.of_output(model)
+            last = role.startswith("token_embd_norm") and "output_norm.weight" not in model.outside  # LFM2's
+            first = f"{role}.".startswith(WITH_FIRST) and not last
+            return self.of_layer(model, 0) if first else self.of_output(model)
         if layer < self.cpu_moe and EXPERTS.match(role):
             return RAM
         return self.of_layer(model, layer)

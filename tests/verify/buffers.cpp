@@ -63,6 +63,9 @@ static int run(const std::string & line) {
     of_context.n_outputs_max = outputs;
     of_context.kv_unified = unified;
     of_context.swa_full = false;
+    if (layers > 0) {  // by itself llama.cpp turns it off where caches and layers are in different places
+        of_context.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+    }
     llama_context * made = llama_init_from_model(model, of_context);
     if (!made) {
         return fail("no context");
