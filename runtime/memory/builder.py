@@ -49,6 +49,17 @@ class Build:
             self.stored[key] = made
         return self.stored[key]
 
+    def beside(self, layer: int, role: str) -> Node | None:
+        """Return a weight outside of the layers that is loaded again wherever layers are."""
+        tensor = self.model.outside.get(f"{role}.weight")
+        place = self.placement.of_layer(self.model, layer)
+        key = f"{place} {role}"
+        if tensor is not None and key not in self.stored:
+            made = leaf(tensor.format.name, *tensor.shape[::-1], name=role, stored=True, weight=True)
+            made.place = place
+            self.stored[key] = made
+        return self.stored.get(key)
+
     def output_matrix(self) -> Node | None:
         """Return the matrix of logits: where there is none, the embeddings, a second time."""
         made = self.weight("output")

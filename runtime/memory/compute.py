@@ -63,11 +63,11 @@ def _scaled_embeddings(b: Build, x: Node) -> Node:
     if b.model.hparams.embedding_scale != 1.0:
         scales_tokens = name.startswith(("gemma3", "gemma4")) or b.model.number("n_deepstack_layers")
         x = nodes.mul(x, b.input("scales", "F32", 1, b.tokens)) if scales_tokens else nodes.scale(x)
+        b.graph.expand(x)
     if b.weight("token_embd_norm") is not None and "lfm2" not in name:
         x = b.norm(x, "token_embd_norm")
     if (table := b.weight("position_embd")) is not None:
         x = nodes.add(x, nodes.get_rows(table, b.positions()))
-    b.graph.expand(x)
     return x
 
 
@@ -87,6 +87,11 @@ def _layer(b: Build, x: Node, il: int) -> Node:
         made = nodes.add(attended, states.mamba2(b, b.norm(x, "attn_norm", il), il))
     elif kind.mixer != "none":
         made = MIXERS[kind.mixer](b, made, il)
+    elif kind.net != "none":
+        made = net(b, made, il)
+        if last and not _keeps_rows(b):
+            made, before = b.last_rows(made, before)
+        return nodes.add(made, before)
     if kind.arrangement == "parallel":
         return _parallel(b, made, normed, before, il)
     if last and kind.mixer == "attention+mamba2":
@@ -145,7 +150,10 @@ def _keeps_rows(b: Build) -> bool:
     return b.model.architecture.name in LATE_ROWS
 
 
-LATE_ROWS = ("qwen3next", "qwen35", "qwen35moe", "gemma4")
+LATE_ROWS = (
+    *("qwen3next", "qwen35", "qwen35moe", "gemma4", "nemotron_h", "nemotron_h_moe", "gpt-oss", "cohere2moe", "hy_v3"),
+    "step35",
+)
 
 
 def _head(b: Build, x: Node) -> None:
