@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from archs.hparams.file_keys import Keys
-from archs.hparams.model_hparams import read_hparams
+from archs.hparams.model_hparams import HParams, read_hparams
 from archs.layer_types import type_of_layer
 from archs.layered import LayeredModel, by_layer
 from archs.metadata import Metadata, ValueType
 from archs.registry import of_file
-from archs.tensor_shapes import OUTSIDE, OUTSIDE_OF_LAST_TOKENS, evaluated
-from archs.validation.tensor_validators import _matches, parts_of, sizes_of
+from archs.tensor_shapes import OUTSIDE, Part, evaluated
+from archs.validation.tensor_validators import matches, parts_of, sizes_of
 from quants.format import format_named
 from quants.tensor import Tensor
 from tests import absent_keys, zoo
 
 TYPES = {"F32": (0, 4), "F16": (1, 2), "I32": (26, 4)}
-WIDE = ("vocabulary", "ffn")
 
 
 @dataclass(frozen=True)
@@ -48,41 +47,11 @@ def empty(name: str, shape: tuple[int, ...], kind: str = "F32") -> Tensor:
 
 def wide(model: Wide) -> tuple[Metadata, dict[str, Tensor]]:
     """The metadata and the tensors of a wide model."""
-    small = absent_keys.descriptions()[model.small]
-    architecture = small.architecture
-    before = Metadata()
-    for key, value in small.keys.items():
-        before.set(key, value[-1], *(ValueType[each] for each in value[:-1]))
-    old = {row[0]: empty(row[0], tuple(row[2]), row[1]) for row in small.tensors}
-    after = Metadata()
-    changed = {f"{architecture}.{key}": value for key, value in model.keys.items()}
-    changed[f"{architecture}.block_count"] = len(model.layers)
-    for key in [*before, *(key for key in changed if key not in before)]:
-        stored = before.value(key) if key in before else None
-        value = changed.get(key, stored.data if stored else None)
-        if isinstance(value, (list, tuple)) or hasattr(value, "dtype"):
-            if not len(value):
-                continue
-            item = value[0]
-            element = (stored.element if stored else None) or (
-                ValueType.BOOL
-                if isinstance(item, bool)
-                else ValueType.FLOAT32
-                if isinstance(item, float)
-                else ValueType.UINT32
-            )
-            after.set(
-                key, [getattr(each, "item", lambda each=each: each)() for each in value], ValueType.ARRAY, element
-            )
-        elif value is not None:
-            types = (
-                stored.type
-                if stored and stored.element is None
-                else (ValueType.FLOAT32 if isinstance(value, float) else ValueType.UINT32)
-            )
-            after.set(key, value, types)
+    before, old = small(model.small)
+    architecture = str(before["general.architecture"])
+    after = _keys(model, architecture, before)
     grouped = by_layer(old)
-    count = 1 + max((int(prefix.split(".")[1]) for prefix in grouped if prefix.startswith("blk.")), default=-1)
+    count = 1 + max(int(prefix.split(".")[1]) for prefix in grouped if prefix.startswith("blk."))
     names = {**grouped[""]}
     for index, origin in enumerate(model.layers):
         for role, tensor in grouped[f"blk.{min(origin, count - 1)}."].items():
@@ -90,32 +59,54 @@ def wide(model: Wide) -> tuple[Metadata, dict[str, Tensor]]:
     spec = of_file(architecture, before)
     was = LayeredModel(spec, Keys.of(spec, before), grouped)
     now = LayeredModel(spec, Keys.of(spec, after), by_layer(names))
-    old_hparams, hparams = read_hparams(spec, before, old), read_hparams(spec, after, names)
+    numbers = read_hparams(spec, before, old), read_hparams(spec, after, names)
     made: dict[str, Tensor] = {}
     for name, tensor in names.items():
         inside = name.startswith("blk.")
         index = int(name.split(".")[1]) if inside else 0
         origin = min(model.layers[index], count - 1) if inside else 0
         role = name.split(".", 2)[2] if inside else name
-        start = f"blk.{origin}."
-        if inside:
-            own = old_hparams.layers[min(origin, len(old_hparams.layers) - 1)]
-            layer_type = type_of_layer(spec.block, was.keys, origin, was.grouped[start], old_hparams.parallel)
-            parts = [part for _, part in parts_of(was, start, own, layer_type)]
-        else:
-            parts = [OUTSIDE_OF_LAST_TOKENS if spec.block.last_tokens else OUTSIDE]
-        sizes = sizes_of(was, old_hparams, origin)
-        sizes = {key: value for key, value in sizes.items() if key not in WIDE or value}
-        wanted = sizes_of(now, hparams, index)
+        sizes, wanted = sizes_of(was, numbers[0], origin), sizes_of(now, numbers[1], index)
         for each in (sizes, wanted):
             for key in ("embedded", "projected"):
                 each.setdefault(key, each["width"])
         wanted["pairs"] = int(now.keys.get("rope.dimension_count") or 0) // 2
+        parts = _parts(was, numbers[0], origin) if inside else [OUTSIDE]
         made[name] = shaped(name, role, tensor, parts, sizes, {**wanted, **model.sizes})
-    vocabulary = made["token_embd.weight"].shape[0]
     after.set("tokenizer.ggml.model", "no_vocab", ValueType.STRING)
-    after.set(f"{architecture}.vocab_size", vocabulary, ValueType.UINT32)
+    after.set(f"{architecture}.vocab_size", made["token_embd.weight"].shape[0], ValueType.UINT32)
     return after, made
+
+
+def _parts(model: LayeredModel, hparams: HParams, index: int) -> list[Part]:
+    """The parts of a layer of the small model."""
+    block, start = model.architecture.block, f"blk.{index}."
+    layer_type = type_of_layer(block, model.keys, index, model.grouped[start], hparams.parallel)
+    return [part for _, part in parts_of(model, start, hparams.layers[index], layer_type)]
+
+
+def _keys(model: Wide, architecture: str, before: Metadata) -> Metadata:
+    """The small model's keys with the changes."""
+    after = Metadata()
+    changed = {f"{architecture}.{key}": value for key, value in model.keys.items()}
+    changed[f"{architecture}.block_count"] = len(model.layers)
+    kept = [key for key in before if not key.startswith("tokenizer.")]
+    for key in [*kept, *(key for key in changed if key not in before)]:
+        stored = before.value(key) if key in before else None
+        value = changed.get(key, stored.data if stored else None)
+        if isinstance(value, (list, tuple)) or hasattr(value, "dtype"):
+            items = [getattr(each, "item", lambda each=each: each)() for each in value]
+            element = stored.element if stored else None
+            after.set(key, items, ValueType.ARRAY, element or _type_of(items[0]))
+        else:
+            after.set(key, value, stored.type if stored and stored.element is None else _type_of(value))
+    return after
+
+
+def _type_of(value: Any) -> ValueType:
+    if isinstance(value, bool):
+        return ValueType.BOOL
+    return ValueType.FLOAT32 if isinstance(value, float) else ValueType.UINT32
 
 
 def shaped(name: str, role: str, tensor: Tensor, parts: Any, sizes: dict[str, int], wanted: dict[str, int]) -> Tensor:
@@ -125,7 +116,7 @@ def shaped(name: str, role: str, tensor: Tensor, parts: Any, sizes: dict[str, in
     for part in parts:
         for alternative in part.table.get(role, ()):
             own = dict(sizes)
-            if not _matches(tensor.shape, (alternative,), own):
+            if not matches(tensor.shape, (alternative,), own):
                 continue
             known = {**own, **wanted}
             shape = tuple(evaluated(terms, known) for terms in alternative)

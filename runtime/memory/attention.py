@@ -16,14 +16,9 @@ def attention(b: Build, x: Node, il: int) -> Node:
     own, block = b.model.hparams.layers[il], b.model.architecture.block
     gated = "gates" in block.qkv_steps
     q, k, v, gate = _projected(b, x, il, gated)
-    if k is None and v is not None:
-        k = v
     q = _prepared(b, q, "attn_q_norm", il)
     if k is not None:
-        same = k is v
         k = _prepared(b, k, "attn_k_norm", il)
-        if v is None or same:
-            v = v
     if v is not None and "norm_values" in block.qkv_steps:
         v = nodes.rms_norm(v)
     if b.model.architecture.name in SCALES_QUERIES:

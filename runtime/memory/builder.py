@@ -116,17 +116,6 @@ class Build:
         """Return whether a layer has a tensor."""
         return self.weight(role, layer) is not None
 
-    # Inputs of attention
-
-    def mask(self, cells: int) -> Node:
-        """Return the mask of caches with so many cells."""
-        streams = self.settings.streams
-        name = "mask window" if self.windowed_cells(cells) else "mask"
-        return self.input(name, "F16", cells, self.tokens // streams, 1, streams)
-
-    def windowed_cells(self, cells: int) -> bool:
-        return cells != self.settings.cells
-
     def embedded(self) -> Node:
         """Return the embeddings of the step's tokens, with the branches for images that llama.cpp keeps in graphs."""
         model, graph, count = self.model, self.graph, self.tokens

@@ -74,55 +74,64 @@ def _scaled_embeddings(b: Build, x: Node) -> Node:
 def _layer(b: Build, x: Node, il: int) -> Node:
     """Return a layer's output."""
     model, block, kind = b.model, b.model.architecture.block, b.model.layers[il]
-    last = il == model.count - 1
-    before = x
-    made = b.norm(x, "attn_norm", il) if b.has("attn_norm", il) else x
-    if kind.mixer == "gated_delta" or (kind.mixer == "attention" and "gates" in block.qkv_steps):
-        b.graph.expand(made)
-    normed = made
-    if b.has("attn_norm_2", il):
-        made = b.norm(x, "attn_norm_2", il)
-    if kind.mixer == "attention+mamba2":
-        attended = attention(b, made, il)
-        made = nodes.add(attended, states.mamba2(b, b.norm(x, "attn_norm", il), il))
-    elif kind.mixer != "none":
-        made = MIXERS[kind.mixer](b, made, il)
-    elif kind.net != "none":
-        made = net(b, made, il)
-        if last and not _keeps_rows(b):
-            made, before = b.last_rows(made, before)
-        return nodes.add(made, before)
+    normed = b.norm(x, "attn_norm", il) if b.has("attn_norm", il) else x
+    made, before = _mixed(b, x, normed, il), x
     if kind.arrangement == "parallel":
         return _parallel(b, made, normed, before, il)
-    if last and kind.mixer == "attention+mamba2":
-        made = nodes.add(made, before)
-        made, before = b.last_rows(made, made)
+    if kind.mixer == "attention+mamba2":
+        made = before = nodes.add(made, before)
+        if il == model.count - 1:
+            made, before = b.last_rows(made, before)
         return nodes.add(net(b, b.norm(made, block.ffn_norm, il), il), before)
-    if last and not _keeps_rows(b):
+    if il == model.count - 1 and model.architecture.name not in LATE_ROWS:
         made, before = b.last_rows(made, before)
+    if kind.mixer == "none":
+        return nodes.add(made, before)
     if b.has(block.attn_post_norm, il) and block.attn_post_norm != block.ffn_norm:
         made = b.norm(made, block.attn_post_norm, il)
-    if model.hparams.residual_scale != 1.0:
-        made = nodes.scale(made)
-    made = summed(before, made, b.model.architecture.name in STREAM_FIRST)
+    made = _summed(before, _scaled(b, made), model.architecture.name in STREAM_FIRST)
     if kind.net == "none":
         return made
-    residual = made
+    return _with_net(b, made, il)
+
+
+def _mixed(b: Build, x: Node, normed: Node, il: int) -> Node:
+    """Return what a layer's mixer makes, or its net if it has no mixer."""
+    kind = b.model.layers[il]
+    if kind.mixer == "none":
+        return net(b, normed, il) if kind.net != "none" else normed
+    if kind.mixer == "gated_delta" or (kind.mixer == "attention" and "gates" in b.model.architecture.block.qkv_steps):
+        b.graph.expand(normed)
+    read = b.norm(x, "attn_norm_2", il) if b.has("attn_norm_2", il) else normed
+    if kind.mixer == "attention+mamba2":
+        attended = attention(b, read, il)
+        return nodes.add(attended, states.mamba2(b, b.norm(x, "attn_norm", il), il))
+    return MIXERS[kind.mixer](b, read, il)
+
+
+def _with_net(b: Build, x: Node, il: int) -> Node:
+    """Return the sum of a stream and what the layer's net makes of it."""
+    block, name = b.model.architecture.block, b.model.architecture.name
+    made = x
     if b.has(block.ffn_norm, il) and not b.has("pre_ffw_norm_2", il):
         made = b.norm(made, block.ffn_norm, il)
     made = net(b, made, il)
-    if b.has(block.ffn_post_norm, il) or b.has("post_ffw_norm", il):
-        made = b.norm(made, block.ffn_post_norm if b.has(block.ffn_post_norm, il) else "post_ffw_norm", il)
-    if model.hparams.residual_scale != 1.0:
-        made = nodes.scale(made)
-    return summed(residual, made, b.model.architecture.name in (*STREAM_FIRST, *STREAM_FIRST_IN_NETS))
+    after = next((role for role in (block.ffn_post_norm, "post_ffw_norm") if b.has(role, il)), None)
+    if after is not None:
+        made = b.norm(made, after, il)
+    return _summed(x, _scaled(b, made), name in STREAM_FIRST or name in STREAM_FIRST_IN_NETS)
+
+
+def _scaled(b: Build, x: Node) -> Node:
+    """Scale what is added to the stream, in models that do."""
+    return x if b.model.hparams.residual_scale == 1.0 else nodes.scale(x)
 
 
 STREAM_FIRST = ("jamba", "lfm2", "lfm2moe", "openelm")  # llama.cpp's sums begin with the stream in them
 STREAM_FIRST_IN_NETS = ("phi3", "phimoe")
 
 
-def summed(stream: Node, made: Node, stream_first: bool) -> Node:
+def _summed(stream: Node, made: Node, stream_first: bool) -> Node:
     """Return a sum; the first of both is the one that it may overwrite."""
     return nodes.add(stream, made) if stream_first else nodes.add(made, stream)
 
@@ -145,12 +154,7 @@ def _parallel(b: Build, made: Node, normed: Node, before: Node, il: int) -> Node
 SUM_WITH_ATTENTION = ("phi2",)  # begins with what attention made
 
 
-def _keeps_rows(b: Build) -> bool:
-    """Return whether llama.cpp takes the rows of outputs after the last norm, as a draft reads all of them."""
-    return b.model.architecture.name in LATE_ROWS
-
-
-LATE_ROWS = (
+LATE_ROWS = (  # llama.cpp takes the rows of outputs after the last norm, as a draft reads all of them
     *("qwen3next", "qwen35", "qwen35moe", "gemma4", "nemotron_h", "nemotron_h_moe", "gpt-oss", "cohere2moe", "hy_v3"),
     "step35",
 )
@@ -164,7 +168,7 @@ def _head(b: Build, x: Node) -> None:
         role = "token_embd_norm"
     if b.weight(role) is not None or block.norm.endswith("without_weights"):
         x = b.norm(x, role)
-    if _keeps_rows(b):
+    if b.model.architecture.name in LATE_ROWS:
         x.output = True
         (x,) = b.last_rows(x)
     x.output = True

@@ -37,13 +37,6 @@ def _keep_others(b: Build, gathered: Node, name: str, il: int, size: int) -> Non
     b.graph.expand(nodes.copy_into(rest, nodes.view(cache, (size, 0), (cache.strides[1],))))
 
 
-def store(b: Build, values: Node, name: str, il: int) -> None:
-    """Write a state."""
-    cache = b.stored[f"cache {name} {il}"]
-    target = nodes.view(cache, values.shape if values.contiguous else (prod(values.shape),))
-    b.graph.expand(nodes.copy_into(values, target))
-
-
 def _scanned(b: Build, il: int, x: Node, state: int, others: tuple[Node, ...]) -> Node:
     """Return the output of a scan over the tokens, with the new states after it."""
     size = b.caches[il].state
@@ -61,17 +54,6 @@ def _scanned(b: Build, il: int, x: Node, state: int, others: tuple[Node, ...]) -
     cache = b.stored[f"cache s {il}"]
     new = nodes.view(made, (size * b.sequences,))
     b.graph.expand(nodes.copy_into(new, nodes.view(cache, (size * b.sequences,))))
-    return made
-
-
-def _convolved(b: Build, x: Node, il: int, taps: int, width: int) -> Node:
-    """Return a convolution's input, after its last columns were written back."""
-    size = b.caches[il].shift
-    before = nodes.reshape(load(b, "r", il, size), taps - 1, width, b.sequences)
-    made = nodes.concat(before, nodes.transpose(x), 0)
-    last = nodes.view(made, (taps - 1, width, b.sequences), made.strides[1:3])
-    cache = b.stored[f"cache r {il}"]
-    b.graph.expand(nodes.copy_into(last, nodes.view(cache, (size * b.sequences,))))
     return made
 
 
