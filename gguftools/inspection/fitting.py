@@ -192,10 +192,17 @@ def fit(
     if not given:
         raise OptionError("models is empty; at least one file is expected")
     encoder = 0 if chosen.mmproj is None else _encoder_bytes(chosen.mmproj)
-    files = tuple(_fit_file(each, memory, chosen, settings, encoder) for each in given)
+    files: list[FileFit] = []
+    sets = set[tuple[Any, ...]]()
+    for source in given:
+        opened = opened_gguf(source)
+        shards = tuple(opened.files)
+        if len(shards) < 2 or shards not in sets:  # of a split set, each shard stands for all of it
+            files.append(_fit_file(opened, path_of(source), memory, chosen, settings, encoder))
+        sets.add(shards)
     fitting = [i for i, each in enumerate(files) if each.fits]
     best = max(fitting, key=lambda i: files[i].size) if fitting and memory is not None else None
-    return FitReport(memory, chosen, files, best)
+    return FitReport(memory, chosen, tuple(files), best)
 
 
 def _known(changes: dict[str, Any]) -> dict[str, Any]:
@@ -206,12 +213,11 @@ def _known(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fit_file(
-    source: PathLike | Model, memory: int | None, options: FitOptions, settings: Settings, encoder: int
+    opened: Model, path: Path, memory: int | None, options: FitOptions, settings: Settings, encoder: int
 ) -> FileFit:
-    opened = opened_gguf(source)
     check_is_model(opened)
     model = described(opened.metadata, opened.tensors)
-    _check_runs(model, path_of(source))
+    _check_runs(model, path)
     _check_rows(model, settings)
     finder = _Finder(model, settings, options.cpu, encoder)
     whole_placement = IN_RAM if options.cpu else Placement(ALL_LAYERS)
@@ -224,7 +230,6 @@ def _fit_file(
     gpu_layers = 0 if options.cpu else min(layers, placement.gpu_layers)
     low = finder.lowest(whole_placement)
     longest = None if room is None else finder.longest(whole_placement, room)
-    path = path_of(source)
     return FileFit(
         path,
         model.architecture.name,

@@ -129,6 +129,16 @@ def test_heads_that_are_no_whole_blocks(tmp_path: Path) -> None:
         gguftools.fit(tmp_path / "m.gguf", cache_type="q8_0")
 
 
+def test_shards_of_a_set_are_one_file(folder: Path, tmp_path: Path) -> None:
+    made = gguftools.example("persuasion.txt").parent / "austen-4m"
+    gguftools.convert(made, tmp_path / "m.gguf", "f16")
+    gguftools.split(tmp_path / "m.gguf", tmp_path / "m", max_tensors=20)
+    shards = sorted(tmp_path.glob("m-0*.gguf"))
+    assert len(shards) > 1
+    (file,) = gguftools.fit(shards).files
+    assert file.whole == gguftools.fit(tmp_path / "m.gguf").files[0].whole
+
+
 def test_models_that_llama_server_does_not_run(tmp_path: Path) -> None:
     wide_models.write(tmp_path / "t5.gguf", *wide_models.small("t5"))
     with pytest.raises(GgufToolsError, match="does not run models like t5"):
