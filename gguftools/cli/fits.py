@@ -23,7 +23,7 @@ def print_fit(report: "FitReport") -> None:
         _title(report),
         [name for i, name in enumerate(COLUMNS) if i not in dropped],
         [[cell for i, cell in enumerate(row) if i not in dropped] for row in rows],
-        right="weights cache compute mmproj total in RAM longest context",
+        "".join("l" if name in ("file", "fits") else "r" for i, name in enumerate(COLUMNS) if i not in dropped),
     )
     for each in report.files:
         if each.estimated:
