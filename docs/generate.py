@@ -79,6 +79,7 @@ GUIDES = {  # the page that explains a command
     "embed": "embeddings.md",
     "evaluate": "evaluate.md",
     "export": "export.md",
+    "fit": "fit.md",
     "formats": "formats.md",
     "generate": "generate.md",
     "gpu-split": "powerinfer.md",
@@ -360,7 +361,7 @@ SUBJECTS = {  # page in docs/api: (title, names); a public name that none of the
         " apply_patch",
     ),
     "measure": ("Measure", "perplexity divergence imatrix evaluate draft_check report"),
-    "run": ("Run", "generate chat tokenize chat_template compare_chat_templates embed"),
+    "run": ("Run", "generate chat tokenize chat_template compare_chat_templates embed fit FitOptions"),
     "publish": ("Publish", "attest verify_attestation"),
     "objects": ("Options, tensors, errors", "GenerateOptions GgufToolsError"),
 }

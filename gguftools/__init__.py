@@ -23,6 +23,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.inspection.catalogue": "architectures formats",
     "gguftools.inspection.compare": "diff",
     "gguftools.inspection.describe": "show",
+    "gguftools.inspection.fitting": "FitOptions fit",
     "gguftools.inspection.graph": "graph",
     "gguftools.inspection.hashing": "hash",
     "gguftools.inspection.identification": "identify",
@@ -71,6 +72,7 @@ __all__ = [
     "EditOptions",
     "EvaluationOptions",
     "ExpertOptions",
+    "FitOptions",
     "GenerateOptions",
     "GgufToolsError",
     "GraftOptions",
@@ -112,6 +114,7 @@ __all__ = [
     "evaluate",
     "example",
     "export",
+    "fit",
     "formats",
     "frontier",
     "generate",
@@ -163,6 +166,7 @@ if TYPE_CHECKING:
     from .inspection.catalogue import architectures, formats
     from .inspection.compare import diff
     from .inspection.describe import show
+    from .inspection.fitting import FitOptions, fit
     from .inspection.graph import graph
     from .inspection.hashing import hash
     from .inspection.identification import identify

@@ -7,5 +7,6 @@ for a few tokens. `layer` has what every operation gets: a layer's tensors, the 
 
 `products` multiplies with quantized weights; `rope`, `ops` and the numba kernels in `kernels` are below that.
 `kv_cache` holds keys, values and states of earlier tokens. `evaluation` and `importance` measure a model, `sampling`
-selects tokens. Nothing here is global: threads, precision and observers belong to a `Model`.
+selects tokens. `memory` computes what llama.cpp allocates for a model. Nothing here is global: threads, precision and
+observers belong to a `Model`.
 """

@@ -38,6 +38,7 @@ CALLS = {
     "draft-check": "MODEL --draft-lookup -f TEXT -c 64 --chunks 1 --simulate 0 --draft-max 2",
     "evaluate": "MODEL --hellaswag TASKS",
     "export": "MODEL -o out",
+    "fit": "MODEL",
     "formats": "",
     "generate": "MODEL --prompt word --predict 1",
     "gpu-split": "activations --vram 1G",
@@ -169,6 +170,9 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--parallel": COUNTS,
     "--logprobs": ("-1", "x", ""),
     "--cache-type": ("", "q4_0", "8"),
+    "--cache-type-v": ("", "q2_k", "8"),
+    "--ubatch": COUNTS,
+    "--margin": ("-1", "x", "1.5G", ""),
     "--temp": ("-1", "x", "nan", "inf", ""),
     "--top-p": ("-0.1", "1.1", "x", "nan", ""),
     "--min-p": ("-0.1", "1.1", "x", "nan", ""),
@@ -207,6 +211,8 @@ OF_ONE = {
     ("generate", "--top-k"): ("x", "1.5", ""),  # where 0 and less mean all of them
     ("generate", "--mmproj"): ("", "absent.gguf", "MODEL", "TEXT"),
     ("export", "--mmproj"): ("", "absent.gguf", "MODEL", "TEXT"),
+    ("fit", "--mmproj"): ("", "absent.gguf", "MODEL", "TEXT"),
+    ("fit", "--cache-type"): ("", "q2_k", "8"),
 }  # of others a flag
 NEEDED_BESIDE = {
     "--system": ["--chat"],
@@ -235,6 +241,7 @@ NEEDED_BESIDE = {
 # Flags. What they do not go with stands in gguftools.cli.exclusions, whose every entry is tried below.
 FLAGS = {
     "--fast",
+    "--cpu",
     "--quiet",
     "--verbose",
     "--debug",

@@ -189,14 +189,14 @@ def validate_tensors(model: LayeredModel, start: str, roles: Roles, part: Part, 
         name = f"{start}{role}"
         # ggml drops outer dimensions of 1: a quantizing program may have stored (1, 64) as (64,)
         shape = (1, *tensor.shape) if role == "token_types.weight" and len(tensor.shape) == 1 else tensor.shape
-        if not _matches(shape, alternatives, sizes):
+        if not matches(shape, alternatives, sizes):
             wanted = " or ".join(_written_shape(each, sizes) for each in alternatives)
             yield Fault(name, f"has shape {list(tensor.shape)}; the model's keys and other tensors mean {wanted}")
         elif tensor.format.name in INTEGERS or not tensor.format.has_codec:
             yield Fault(name, f"is {tensor.format.name}; floats or blocks that can be decoded are expected")
 
 
-def _matches(shape: tuple[int, ...], alternatives: Alternatives, sizes: Sizes) -> bool:
+def matches(shape: tuple[int, ...], alternatives: Alternatives, sizes: Sizes) -> bool:
     """Return whether a shape matches one of the alternatives; sizes that only this tensor shows are added."""
     for dimensions in alternatives:
         if len(dimensions) != len(shape) or min(shape, default=0) < 1:

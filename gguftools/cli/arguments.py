@@ -41,6 +41,20 @@ def parse_size(text: str) -> int:
     return int(match[1]) * thousands
 
 
+def parse_memory(text: str) -> int:
+    """Parse an amount of memory such as `24G`, in bytes: units are binary, as those of cards are."""
+    match = SIZE.fullmatch(text.strip())
+    if not match or not int(match[1]):
+        raise OptionError(f"{text!r} is not a size", hint="for example 512M or 24G")
+    binary: int = 1024 ** " KMGT".index(match[2].upper() or " ")
+    return int(match[1]) * binary
+
+
+def parse_margin(text: str) -> int:
+    """Parse an amount of memory to leave free, which may be 0."""
+    return 0 if text.strip() == "0" else parse_memory(text)
+
+
 def parse_shard_size(text: str) -> int:
     """Parse a size with its unit, as llama-gguf-split wants it: a number alone would hardly mean bytes."""
     if text.strip().isdecimal() and int(text):

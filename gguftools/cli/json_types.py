@@ -597,6 +597,52 @@ class NodeValues(TypedDict):
     nodes: list[dict[str, Any]]
 
 
+class MemoryBytes(TypedDict):
+    """Memory on the device, and in RAM; a compute buffer is the largest that it may be."""
+
+    weights_bytes: int
+    cache_bytes: int
+    compute_bytes: int
+    encoder_bytes: int
+    device_bytes: int
+    ram_weights_bytes: int
+    ram_cache_bytes: int
+    ram_compute_bytes: int
+    ram_output_bytes: int
+    ram_bytes: int
+
+
+class FittedFile(TypedDict):
+    """estimated: what of the architecture is not modelled. whole: with all layers in place. plan: what fits."""
+
+    file: str
+    architecture: str
+    size_bytes: int
+    trained_context: int
+    estimated: str | None
+    compute_low_bytes: int
+    fits: bool
+    whole: MemoryBytes
+    plan: MemoryBytes
+    gpu_layers: int
+    layers: int
+    cpu_moe: int
+    longest_context: int | None
+    command: list[str]
+
+
+class Fit(TypedDict):
+    memory_bytes: int | None
+    margin_bytes: int
+    context: int
+    parallel: int
+    cache_type_k: str
+    cache_type_v: str
+    cpu: bool
+    files: list[FittedFile]
+    chosen: str | None
+
+
 class Reproduction(TypedDict):
     file: str
     source: str
@@ -635,6 +681,7 @@ PRINTED: Mapping[str, tuple[Any, ...]] = {  # by command: what it prints, one ob
     "embed": (Embeddings,),
     "evaluate": (EvaluationReport,),
     "export": (ExportReport,),
+    "fit": (Fit,),
     "formats": (list[FormatInfo],),
     "generate": (Generation, list[Generation]),
     "gpu-split": (GpuSplit,),

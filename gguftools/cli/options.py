@@ -135,6 +135,8 @@ PARSERS = {
     "RATIO": "parse_ratio",
     "T,…": "parse_temperatures",
     "SIZE": "parse_size",
+    "MEMORY": "parse_memory",
+    "MARGIN": "parse_margin",
     "DONOR PATTERN…": "parse_donor",
 }
 PARSERS_BY_NAME = {"split_max_size": "parse_shard_size"}  # of single parameters, before those by word

@@ -68,6 +68,7 @@ READERS = {
     "diff",
     "draft_check",
     "evaluate",
+    "fit",
     "formats",
     "generate",
     "perplexity",

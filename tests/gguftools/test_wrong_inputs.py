@@ -137,6 +137,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
         lambda: gguftools.export(NONE, "o"),
         lambda: gguftools.export(MODEL, "o", outtype="Q8_0"),
     ),
+    "fit": (lambda: gguftools.fit(3), lambda: gguftools.fit(NONE), lambda: gguftools.fit(MODEL, context=0)),
     "frontier": (
         lambda: gguftools.frontier(3, [4.0]),
         lambda: gguftools.frontier(NONE, [4.0]),

@@ -22,6 +22,7 @@ CALLS = {
     "convert-endian": [MODEL, "-o", "big.gguf"],
     "diff": [MODEL, MODEL],
     "export": [MODEL, "-o", "norms.safetensors", "--tensors", "norm"],
+    "fit": [MODEL],
     "formats": [],
     "hash": [MODEL],
     "imatrix-info": [MATRIX],

@@ -44,6 +44,7 @@ CALLS = {  # in a folder with f16.gguf and q4.gguf; {} of a command that needs w
     "embed": ["f16.gguf -p a -p b --pooling mean", "f16.gguf -p a --pooling mean -o v.npy"],
     "evaluate": ["f16.gguf q4.gguf --hellaswag h.txt"],
     "export": ["f16.gguf -o norms.safetensors --tensors norm"],
+    "fit": ["f16.gguf", "f16.gguf q4.gguf --memory 1G"],
     "formats": [""],
     "generate": ["f16.gguf -p It -n 2 --logprobs 2 --temp 0", "f16.gguf -p It -n 2 --samples 2"],
     "gpu-split": [],
@@ -86,6 +87,7 @@ FUNCTIONS: dict[str, Callable[[], Any]] = {  # by command: what gives the result
     "embed": lambda: gguftools.embed("f16.gguf", ["a", "b"], pooling="mean"),
     "evaluate": lambda: gguftools.evaluate(["f16.gguf", "q4.gguf"], hellaswag="h.txt"),
     "export": lambda: gguftools.export("f16.gguf", "norms.safetensors", tensors="norm", write=AGAIN),
+    "fit": lambda: gguftools.fit("f16.gguf"),
     "formats": lambda: gguftools.formats(),
     "generate": lambda: gguftools.generate("f16.gguf", "It", max_tokens=2, logprobs=2, temperature=0),
     "graft": lambda: gguftools.graft(

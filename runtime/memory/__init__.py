@@ -1,0 +1,1 @@
+"""What llama.cpp allocates to run a model: caches, states and compute buffers, computed from metadata and shapes."""
