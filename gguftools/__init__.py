@@ -49,6 +49,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.models.generation": "GenerateOptions",
     "gguftools.models.model": "Model load open",
     "gguftools.models.tokenizing": "tokenize",
+    "gguftools.publish.hub.fetching": "fetch",
     "gguftools.publish.report.results_report": "report",
     "gguftools.quantization.options": "QuantizeOptions",
     "gguftools.writing.options": "WriteOptions",
@@ -104,6 +105,7 @@ __all__ = [
     "evaluate",
     "example",
     "export",
+    "fetch",
     "formats",
     "frontier",
     "generate",
@@ -180,6 +182,7 @@ if TYPE_CHECKING:
     from .models.generation import GenerateOptions
     from .models.model import Model, load, open
     from .models.tokenizing import tokenize
+    from .publish.hub.fetching import fetch
     from .publish.report.results_report import report
     from .quantization.options import QuantizeOptions
     from .writing.options import WriteOptions

@@ -38,6 +38,7 @@ CALLS = {
     "draft-check": "MODEL --draft-lookup -f TEXT -c 64 --chunks 1 --simulate 0 --draft-max 2",
     "evaluate": "MODEL --hellaswag TASKS",
     "export": "MODEL -o out",
+    "fetch": "org/model",
     "formats": "",
     "generate": "MODEL --prompt word --predict 1",
     "gpu-split": "activations --vram 1G",
@@ -64,6 +65,9 @@ COUNTS = ("0", "-3", "x", "1.5", "")
 # Values that an option must not take: for all commands, or for one.
 WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--threads": COUNTS,
+    "--include": ("",),
+    "--exclude": ("",),
+    "--revision": ("",),
     "--workers": COUNTS,
     "--scheduler": ("", "x:y", "nonsense://a"),
     "--rate": SIZES,
@@ -282,6 +286,7 @@ FLAGS = {
     "--gptq-only",
     "--manifest",
     "--verify",
+    "--recheck",
     "--sign",
     "--trust",
     "--show-statistics",

@@ -26,6 +26,7 @@ from ..measurement.divergence_report import Text
 from ..measurement.evaluation_report import EvaluationReport
 from ..measurement.perplexities import PerplexityTable
 from ..measurement.perplexity import PerplexityReport
+from ..publish.hub.fetching import FetchReport
 from ..quantization.imatrix import EntrySummary, Problem
 from ..quantization.imatrix_doctor import Finding as MatrixFinding
 from ..writing.report import LogitReport
@@ -626,6 +627,7 @@ PRINTED: Mapping[str, tuple[Any, ...]] = {  # by command: what it prints, one ob
     "embed": (Embeddings,),
     "evaluate": (EvaluationReport,),
     "export": (ExportReport,),
+    "fetch": (FetchReport,),
     "formats": (list[FormatInfo],),
     "generate": (Generation, list[Generation]),
     "gpu-split": (GpuSplit,),

@@ -132,6 +132,11 @@ CALLS: dict[str, tuple[Call, ...]] = {
         lambda: gguftools.export(NONE, "o"),
         lambda: gguftools.export(MODEL, "o", outtype="Q8_0"),
     ),
+    "fetch": (
+        lambda: gguftools.fetch(3),
+        lambda: gguftools.fetch("org"),
+        lambda: gguftools.fetch("org/model", include=[3]),
+    ),
     "frontier": (
         lambda: gguftools.frontier(3, [4.0]),
         lambda: gguftools.frontier(NONE, [4.0]),
