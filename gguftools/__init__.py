@@ -50,6 +50,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.models.model": "Model load open",
     "gguftools.models.tokenizing": "tokenize",
     "gguftools.publish.hub.fetching": "fetch",
+    "gguftools.publish.hub.uploading": "UploadOptions upload",
     "gguftools.publish.report.results_report": "report",
     "gguftools.quantization.options": "QuantizeOptions",
     "gguftools.writing.options": "WriteOptions",
@@ -84,6 +85,7 @@ __all__ = [
     "SetItem",
     "SetSpecialToken",
     "SetType",
+    "UploadOptions",
     "WriteOptions",
     "__version__",
     "apply_patch",
@@ -132,6 +134,7 @@ __all__ = [
     "show",
     "split",
     "tokenize",
+    "upload",
     "validate",
     "verify_attestation",
     "weight_errors",
@@ -183,6 +186,7 @@ if TYPE_CHECKING:
     from .models.model import Model, load, open
     from .models.tokenizing import tokenize
     from .publish.hub.fetching import fetch
+    from .publish.hub.uploading import UploadOptions, upload
     from .publish.report.results_report import report
     from .quantization.options import QuantizeOptions
     from .writing.options import WriteOptions

@@ -58,6 +58,7 @@ CALLS = {
     "show": "MODEL",
     "split": "MODEL -o out",
     "tokenize": "MODEL --prompt word",
+    "upload": "CK org/model",
     "validate": "MODEL",
 }
 SIZES = ("0", "-1", "x", "1.5G", "")
@@ -68,6 +69,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--include": ("",),
     "--exclude": ("",),
     "--revision": ("",),
+    "--message": ("",),
     "--workers": COUNTS,
     "--scheduler": ("", "x:y", "nonsense://a"),
     "--rate": SIZES,
@@ -287,6 +289,9 @@ FLAGS = {
     "--manifest",
     "--verify",
     "--recheck",
+    "--private",
+    "--create-pr",
+    "--delete",
     "--sign",
     "--trust",
     "--show-statistics",

@@ -332,7 +332,7 @@ PROGRAMS: Mapping[str, str] = _by_old(
         "split": "llama-gguf-split gguf-split",
     }
 )
-NOT_HERE = ("llama-server", "serve", "download", "upload")
+NOT_HERE = ("llama-server", "serve")
 
 
 @dataclass(frozen=True)

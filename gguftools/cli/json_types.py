@@ -27,6 +27,7 @@ from ..measurement.evaluation_report import EvaluationReport
 from ..measurement.perplexities import PerplexityTable
 from ..measurement.perplexity import PerplexityReport
 from ..publish.hub.fetching import FetchReport
+from ..publish.hub.uploading import UploadReport
 from ..quantization.imatrix import EntrySummary, Problem
 from ..quantization.imatrix_doctor import Finding as MatrixFinding
 from ..writing.report import LogitReport
@@ -645,5 +646,6 @@ PRINTED: Mapping[str, tuple[Any, ...]] = {  # by command: what it prints, one ob
     "show": (Show, list[Show]),
     "split": (Shards,),
     "tokenize": (Tokens,),
+    "upload": (UploadReport,),
     "validate": (ValidationReport, list[ValidationReport]),
 }

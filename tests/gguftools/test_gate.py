@@ -121,7 +121,7 @@ WRITERS = {
     ),
     "split": Writer("split m.gguf -o s --split-max-tensors 20", ()),
 }
-HUB = {"fetch"}  # what they write and read is on a server: publish/hub/ tests them
+HUB = {"fetch", "upload"}  # what they write and read is on a server: publish/hub/ tests them
 MORE = [  # other forms of output, and other inputs
     Writer("divergence m.gguf m.gguf -f t -c 128 --chunks 1 --save-base TARGET", ("m.gguf", "t")),
     Writer(

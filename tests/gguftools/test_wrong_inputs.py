@@ -24,6 +24,7 @@ from gguftools import (
     QuantizeOptions,
     SearchOptions,
     Selection,
+    UploadOptions,
     WriteOptions,
 )
 
@@ -253,6 +254,13 @@ CALLS: dict[str, tuple[Call, ...]] = {
         lambda: gguftools.tokenize(AUSTEN, 3),
         lambda: gguftools.tokenize(NONE, "a"),
         lambda: gguftools.tokenize(MATRIX, "a"),
+    ),
+    "upload": (
+        lambda: gguftools.upload(3, "org/model"),
+        lambda: gguftools.upload("missing", "org/model"),
+        lambda: gguftools.upload(".", "model"),
+        lambda: gguftools.upload(".", "org/model", UploadOptions(revision="a", create_pr=True)),
+        lambda: gguftools.upload(".", "org/model", {"private": True}),
     ),
     "validate": (
         lambda: gguftools.validate(3),
