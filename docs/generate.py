@@ -78,6 +78,7 @@ GUIDES = {  # the page that explains a command
     "embed": "embeddings.md",
     "evaluate": "evaluate.md",
     "export": "export.md",
+    "fetch": "hub.md",
     "formats": "formats.md",
     "generate": "generate.md",
     "gpu-split": "powerinfer.md",
@@ -96,6 +97,7 @@ GUIDES = {  # the page that explains a command
     "show": "metadata.md",
     "split": "files.md",
     "tokenize": "generate.md",
+    "upload": "hub.md",
     "validate": "inspecting.md",
 }
 

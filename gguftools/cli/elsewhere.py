@@ -329,6 +329,8 @@ PROGRAMS: Mapping[str, str] = _by_old(
         "validate": "verify",
         "architectures": "models",
         "formats": "types",
+        "fetch": "download pull",
+        "upload": "push",
         "split": "llama-gguf-split gguf-split",
     }
 )

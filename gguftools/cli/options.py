@@ -70,6 +70,7 @@ MODEL_SPELLINGS = ("-m", "--model")
 
 # Name of an option's value in help: its own metavar, or one by the parameter's name, or one by its type.
 BY_NAME = {
+    "exclude": "PATTERN",
     "exclude_weights": "PART",
     "fail_on": "SEVERITY",
     "fallback": "TYPE",
@@ -80,6 +81,7 @@ BY_NAME = {
     "imatrix": "FILE",
     "gptq": "[NAME=]FILE",
     "gptq_memory": "SIZE",
+    "include": "PATTERN",
     "include_weights": "PART",
     "key": "KEY",
     "memory": "SIZE",
@@ -109,6 +111,7 @@ BY_NAME = {
     "temps": "T,…",
     "prices": "FILE",
     "rate": "SIZE",
+    "revision": "REVISION",
     "scheduler": "ADDRESS",
     "special_token": "ROLE=TOKEN",
     "split_max_size": "SIZE",

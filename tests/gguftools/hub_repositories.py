@@ -27,7 +27,7 @@ from .hub_server import git_id
 
 TOKEN = "hf_rightrightrightright"
 READER = "hf_readreadreadreadread"
-PART = 1 << 20  # bytes of a part of a large file
+PART = 1 << 18  # bytes of a part of a large file
 
 
 @dataclass

@@ -99,9 +99,7 @@ def contents_of(target: Target) -> Contents:
     with explained(target, "list its files"):
         try:
             info = target.api.repo_info(target.repo, repo_type="model")
-        except RepositoryNotFoundError as error:
-            if _status(error) == 401 and has_token():  # the hub hides repositories from wrong tokens, too
-                account_of(target)
+        except RepositoryNotFoundError:
             return Contents(False, False, False, {})
         try:
             listed = target.api.list_repo_tree(target.repo, recursive=True, revision=target.revision, repo_type="model")

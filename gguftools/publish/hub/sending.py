@@ -121,6 +121,7 @@ class Delivery:
     commits: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     pull_request: str | None = None
+    _may_be_open: bool = False  # a commit that opens a pull request was asked for: another may open a second one
 
     def send(self, files: Sequence[LocalFile], delete: Sequence[str]) -> None:
         """Send the files, the model card and deletions last. Raises FileError."""
@@ -135,6 +136,9 @@ class Delivery:
                 self._try(left, delete)
                 break
             except PassingError as error:
+                if self._may_be_open:
+                    hint = f"see whether it was opened: {self.target.endpoint}/{self.target.repo}/discussions"
+                    raise FileError(f"{error}; it was to open a pull request", hint) from error.__cause__
                 failures += 1
                 if failures >= TRIES:
                     raise FileError(f"{error}; {self._state()}", self._way_on()) from error.__cause__
@@ -202,6 +206,7 @@ class Delivery:
             raise errors[0]
 
     def _commit(self, operations: Sequence[Any], count: int) -> None:
+        self._may_be_open = self.create_pr
         with explained(self.target, "make a commit", self.account), warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             made = self.target.api.create_commit(
@@ -215,12 +220,12 @@ class Delivery:
         self.commits.append(made.oid)
         self.warnings += [" ".join(str(each.message).split()) for each in said]
         if self.create_pr and made.pr_revision:
-            self.pull_request, self.create_pr = made.pr_url, False  # other batches go to the same
+            self.pull_request, self.create_pr, self._may_be_open = made.pr_url, False, False  # for other batches
             self.target = Target(self.target.api, self.target.repo, made.pr_revision)
 
     def _missing(self, batch: Sequence[LocalFile], delete: Sequence[str]) -> tuple[list[LocalFile], list[str]]:
         """Return what a commit, of which no answer came, has not done."""
-        if self.create_pr:
+        if self.create_pr:  # nothing is in the repository itself
             return list(batch), list(delete)
         there = contents_of(self.target).files
         left = [file for file in batch if not is_same(file, there.get(file.path))]
