@@ -42,6 +42,8 @@ SHARED: Mapping[str, Any] = {
     "precision": "Arithmetic: float32, exact (slower) or llama.cpp (rounds activations as it does).",
     "round_activations": "Round activations as llama.cpp does: the same as --precision llama.cpp.",
     "allow_requantize": "Allow requantizing tensors that are already quantized; quality suffers.",
+    "exclude": "Leave out files that match.",
+    "revision": "Branch, or another revision such as refs/pr/1 (default main).",
     "force": "Also store values that make no valid model.",
     "prompts": Option(
         "--prompts", metavar="FILE", help="File of prompts: one per line, or .jsonl with a text or messages per line."

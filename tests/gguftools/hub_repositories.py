@@ -112,7 +112,9 @@ class _Handler(BaseHTTPRequestHandler):
         if parts == ["api", "whoami-v2"]:
             return self.whoami()
         if parts == ["api", "validate-yaml"]:
-            return self.answer({} if b"forbidden" not in self.body else {"errors": [{"message": "bad"}]})
+            if b"forbidden" in self.body:
+                return self.fail(400, errors=[{"message": "bad metadata"}])
+            return self.answer({"warnings": [{"message": "odd metadata"}]} if b"odd" in self.body else {})
         if parts == ["api", "repos", "create"]:
             return self.create()
         if parts[0] == "api" and parts[1] == "models":
@@ -316,8 +318,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text)
 
-    def fail(self, status: int, code: str | None = None, said: str | None = None) -> None:
-        text = json.dumps({"error": said or "no"}).encode()
+    def fail(self, status: int, code: str | None = None, said: str | None = None, **more: Any) -> None:
+        text = json.dumps({"error": said or "no", **more}).encode()
         self.send_response(status)
         if code is not None:
             self.send_header("X-Error-Code", code)

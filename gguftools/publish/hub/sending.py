@@ -218,7 +218,8 @@ class Delivery:
                 create_pr=self.create_pr,
             )
         self.commits.append(made.oid)
-        self.warnings += [" ".join(str(each.message).split()) for each in said]
+        of_the_card = [each for each in said if issubclass(each.category, UserWarning)]
+        self.warnings += [" ".join(str(each.message).split()) for each in of_the_card]
         if self.create_pr and made.pr_revision:
             self.pull_request, self.create_pr, self._may_be_open = made.pr_url, False, False  # for other batches
             self.target = Target(self.target.api, self.target.repo, made.pr_revision)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,7 @@ from gguftools.publish.hub.labels import hub_label, label_warning
 
 from ....conftest import DATA, ROOT
 from ...cli.test_json_schema import problems
-from ...command_line import refused, run, typed
+from ...command_line import refused, typed
 from ...hub_repositories import PART, READER, TOKEN, Repositories, Stored, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub's, of its client
@@ -247,6 +248,24 @@ def test_a_commit_that_times_out_but_is_made(hub: Repositories, folder: Path) ->
     assert len(report.commits) == 1  # nobody told the other's name
 
 
+def test_a_pull_request_is_not_opened_twice(hub: Repositories, folder: Path) -> None:
+    hub.models[NAME] = Stored()
+    hub.statuses, hub.lost = [504], True
+    with pytest.raises(GgufToolsError, match="it was to open a pull request") as caught:
+        gguftools.upload(folder, NAME, UploadOptions(create_pr=True))
+    assert caught.value.hint == f"see whether it was opened: {hub.address}/{NAME}/discussions"
+    assert set(hub.models[NAME].branches) == {"main", "refs/pr/1"}
+
+
+def test_warnings_of_the_hub_about_the_card(hub: Repositories, folder: Path) -> None:
+    (folder / "README.md").write_text(CARD + "odd\n")
+    report = gguftools.upload(folder, NAME)
+    assert report.warnings == ("Warnings while validating metadata in README.md: - odd metadata",)
+    (folder / "README.md").write_text(CARD + "forbidden\n")
+    with pytest.raises(GgufToolsError, match=r"Invalid metadata in README\.md.*; - bad metadata"):
+        gguftools.upload(folder, NAME)
+
+
 def test_busy_hubs_are_asked_again(hub: Repositories, folder: Path) -> None:
     hub.statuses = [503, 429, 500]
     gguftools.upload(folder, NAME)
@@ -333,14 +352,15 @@ def test_the_token_is_never_printed(hub: Repositories, folder: Path, token: str,
     large(folder)
     hub.cuts, hub.statuses = [1000], [503, 403]
     for words in (["upload", folder, NAME], ["upload", folder, NAME, "--verbose"], ["upload", folder, "x/y", "--json"]):
-        done = run(*words, cwd=folder.parent, environment={"HF_TOKEN": token})
+        done = typed(*words)
         for text in (done.stdout, done.stderr):
             assert token not in text
             assert token[3:] not in text
             assert "signature=secret" not in text
             assert "Traceback" not in text
-    debugged = run("upload", folder, "x/y", "--debug", cwd=folder.parent, environment={"HF_TOKEN": token})
-    assert token not in debugged.stdout + debugged.stderr
+    with pytest.raises(GgufToolsError) as caught:
+        gguftools.upload(folder, "x/y")
+    assert token not in "".join(traceback.format_exception(caught.value))  # which --debug prints
     for path in folder.parent.rglob("*"):
         assert not path.is_file() or token.encode() not in path.read_bytes()
 
