@@ -61,14 +61,20 @@ def found_files(folder: Path, exclude: Sequence[str]) -> tuple[dict[str, Path], 
         for name in names:
             local = Path(place, name)
             path = local.relative_to(folder).as_posix()
-            is_excluded = any(fnmatchcase(path, each) or fnmatchcase(name, each) for each in exclude)
-            if name.startswith(".") or name.endswith(TEMPORARY) or not local.is_file() or is_excluded:
+            if is_ignored(path, exclude) or not local.is_file():
                 ignored.append(path)
             else:
                 files[path] = local
     if not files:
         raise FileError(f"{folder} has no file to upload" + (f"; {few(ignored)} are ignored" if ignored else ""))
     return dict(sorted(files.items())), sorted(ignored)
+
+
+def is_ignored(path: str, exclude: Sequence[str]) -> bool:
+    """Return True for files that are neither uploaded nor deleted: hidden, temporary, and excluded ones."""
+    *_, name = parts = PurePosixPath(path).parts
+    is_excluded = any(fnmatchcase(path, each) or fnmatchcase(name, each) for each in exclude)
+    return is_excluded or name.endswith(TEMPORARY) or any(part.startswith(".") for part in parts)
 
 
 def check_folder(folder: Path, files: Mapping[str, Path]) -> list[str]:

@@ -127,6 +127,7 @@ class Delivery:
         """Send the files, the model card and deletions last. Raises FileError."""
         for batch, gone in batches(files, delete):
             self._send_batch(batch, gone)
+            self._report()
 
     def _send_batch(self, batch: Sequence[LocalFile], delete: Sequence[str]) -> None:
         """Send a batch, and try again after errors that may pass."""

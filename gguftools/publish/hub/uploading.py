@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
@@ -11,7 +10,7 @@ from quants.errors import FileError, OptionError
 from ...io.naming import few, refuse_store
 from ...io.stores.path import located
 from ...writing.report import Report
-from .checks import LocalFile, Progress, check_folder, found_files, with_digests
+from .checks import LocalFile, Progress, check_folder, found_files, is_ignored, with_digests
 from .client import Account, Contents, Target, account_of, contents_of, explained, has_token, target_of, type_of_other
 from .fetching import patterns
 from .sending import Delivery, Sent, is_same
@@ -110,7 +109,7 @@ def upload(
     contents = contents_of(target)
     _check_repository(target, contents, options)
     files, more = with_digests(place, paths, progress)
-    compared = _compare(files, contents, options.delete)
+    compared = _compare(files, contents, options.delete, exclude)
     report = UploadReport(
         target.repo,
         f"{target.endpoint}/{target.repo}",
@@ -162,8 +161,10 @@ def _check_repository(target: Target, contents: Contents, options: UploadOptions
         raise FileError(f"there is no repository {target.repo} to open a pull request in", "check the name")
 
 
-def _compare(files: Sequence[LocalFile], contents: Contents, delete: bool) -> tuple[UploadedFile, ...]:
-    """Return what is done with each file. Hidden files of the repository, as .gitattributes, stay."""
+def _compare(
+    files: Sequence[LocalFile], contents: Contents, delete: bool, exclude: Sequence[str]
+) -> tuple[UploadedFile, ...]:
+    """Return what is done with each file. Hidden files of the repository, as .gitattributes, and excluded ones stay."""
     compared = []
     for file in files:
         there = contents.files.get(file.path)
@@ -171,7 +172,7 @@ def _compare(files: Sequence[LocalFile], contents: Contents, delete: bool) -> tu
         compared.append(UploadedFile(file.path, file.size, file.sha256, state))
     own = {file.path for file in files}
     for path, there in contents.files.items():
-        if path not in own and not any(part.startswith(".") for part in Path(path).parts):
+        if path not in own and not is_ignored(path, exclude):
             compared.append(UploadedFile(path, there.size, there.sha256, DELETED if delete else ONLY_THERE))
     return tuple(compared)
 
