@@ -80,6 +80,7 @@ GUIDES = {  # the page that explains a command
     "evaluate": "evaluate.md",
     "export": "export.md",
     "fit": "fit.md",
+    "fetch": "hub.md",
     "formats": "formats.md",
     "generate": "generate.md",
     "gpu-split": "powerinfer.md",
@@ -98,6 +99,7 @@ GUIDES = {  # the page that explains a command
     "show": "metadata.md",
     "split": "files.md",
     "tokenize": "generate.md",
+    "upload": "hub.md",
     "validate": "inspecting.md",
 }
 

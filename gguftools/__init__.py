@@ -54,6 +54,8 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.publish.cards.card": "CardOptions card",
     "gguftools.publish.release.release": "release",
     "gguftools.publish.release.settings": "ReleaseOptions",
+    "gguftools.publish.hub.fetching": "fetch",
+    "gguftools.publish.hub.uploading": "UploadOptions upload",
     "gguftools.publish.report.results_report": "report",
     "gguftools.quantization.options": "QuantizeOptions",
     "gguftools.writing.options": "WriteOptions",
@@ -92,6 +94,7 @@ __all__ = [
     "SetItem",
     "SetSpecialToken",
     "SetType",
+    "UploadOptions",
     "WriteOptions",
     "__version__",
     "apply_patch",
@@ -114,6 +117,7 @@ __all__ = [
     "evaluate",
     "example",
     "export",
+    "fetch",
     "fit",
     "formats",
     "frontier",
@@ -142,6 +146,7 @@ __all__ = [
     "show",
     "split",
     "tokenize",
+    "upload",
     "validate",
     "verify_attestation",
     "weight_errors",
@@ -195,6 +200,8 @@ if TYPE_CHECKING:
     from .models.model import Model, load, open
     from .models.tokenizing import tokenize
     from .publish.cards.card import CardOptions, card
+    from .publish.hub.fetching import fetch
+    from .publish.hub.uploading import UploadOptions, upload
     from .publish.release.release import release
     from .publish.release.settings import ReleaseOptions
     from .publish.report.results_report import report

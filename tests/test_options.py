@@ -39,6 +39,7 @@ CALLS = {
     "evaluate": "MODEL --hellaswag TASKS",
     "export": "MODEL -o out",
     "fit": "MODEL",
+    "fetch": "org/model",
     "formats": "",
     "generate": "MODEL --prompt word --predict 1",
     "gpu-split": "activations --vram 1G",
@@ -58,6 +59,7 @@ CALLS = {
     "show": "MODEL",
     "split": "MODEL -o out",
     "tokenize": "MODEL --prompt word",
+    "upload": "CK org/model",
     "validate": "MODEL",
 }
 SIZES = ("0", "-1", "x", "1.5G", "")
@@ -65,6 +67,10 @@ COUNTS = ("0", "-3", "x", "1.5", "")
 # Values that an option must not take: for all commands, or for one.
 WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--threads": COUNTS,
+    "--include": ("",),
+    "--exclude": ("",),
+    "--revision": ("",),
+    "--message": ("",),
     "--workers": COUNTS,
     "--scheduler": ("", "x:y", "nonsense://a"),
     "--card": ("", "Voodoo 2", "A100"),
@@ -295,6 +301,10 @@ FLAGS = {
     "--gptq-only",
     "--manifest",
     "--verify",
+    "--recheck",
+    "--private",
+    "--create-pr",
+    "--delete",
     "--sign",
     "--trust",
     "--show-statistics",

@@ -329,10 +329,12 @@ PROGRAMS: Mapping[str, str] = _by_old(
         "validate": "verify",
         "architectures": "models",
         "formats": "types",
+        "fetch": "download pull",
+        "upload": "push",
         "split": "llama-gguf-split gguf-split",
     }
 )
-NOT_HERE = ("llama-server", "serve", "download", "upload")
+NOT_HERE = ("llama-server", "serve")
 
 
 @dataclass(frozen=True)

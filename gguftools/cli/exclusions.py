@@ -119,6 +119,7 @@ EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
         ("text", "tensors json markdown", "the dump has one format and all tensors"),
         ("json", "markdown", ONE_FORM),
     ],
+    "upload": [("create_pr", "revision private", "a pull request is opened in a repository, against main")],
     "split": [("split_max_size", "split_max_tensors", "choose one limit")],
 }
 # Command → an option that means nothing without another, or one of others.

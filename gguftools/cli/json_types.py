@@ -28,6 +28,8 @@ from ..measurement.evaluation_report import EvaluationReport
 from ..measurement.perplexities import PerplexityTable
 from ..measurement.perplexity import PerplexityReport
 from ..publish.cards.card import CardReport
+from ..publish.hub.fetching import FetchReport
+from ..publish.hub.uploading import UploadReport
 from ..publish.release.release import ReleaseReport
 from ..quantization.imatrix import EntrySummary, Problem
 from ..quantization.imatrix_doctor import Finding as MatrixFinding
@@ -682,6 +684,7 @@ PRINTED: Mapping[str, tuple[Any, ...]] = {  # by command: what it prints, one ob
     "evaluate": (EvaluationReport,),
     "export": (ExportReport,),
     "fit": (Fit,),
+    "fetch": (FetchReport,),
     "formats": (list[FormatInfo],),
     "generate": (Generation, list[Generation]),
     "gpu-split": (GpuSplit,),
@@ -700,5 +703,6 @@ PRINTED: Mapping[str, tuple[Any, ...]] = {  # by command: what it prints, one ob
     "show": (Show, list[Show]),
     "split": (Shards,),
     "tokenize": (Tokens,),
+    "upload": (UploadReport,),
     "validate": (ValidationReport, list[ValidationReport]),
 }

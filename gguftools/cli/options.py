@@ -42,6 +42,8 @@ SHARED: Mapping[str, Any] = {
     "precision": "Arithmetic: float32, exact (slower) or llama.cpp (rounds activations as it does).",
     "round_activations": "Round activations as llama.cpp does: the same as --precision llama.cpp.",
     "allow_requantize": "Allow requantizing tensors that are already quantized; quality suffers.",
+    "exclude": "Leave out files that match.",
+    "revision": "Branch, or another revision such as refs/pr/1 (default main).",
     "force": "Also store values that make no valid model.",
     "prompts": Option(
         "--prompts", metavar="FILE", help="File of prompts: one per line, or .jsonl with a text or messages per line."
@@ -70,6 +72,7 @@ MODEL_SPELLINGS = ("-m", "--model")
 
 # Name of an option's value in help: its own metavar, or one by the parameter's name, or one by its type.
 BY_NAME = {
+    "exclude": "PATTERN",
     "exclude_weights": "PART",
     "fail_on": "SEVERITY",
     "fallback": "TYPE",
@@ -80,6 +83,7 @@ BY_NAME = {
     "imatrix": "FILE",
     "gptq": "[NAME=]FILE",
     "gptq_memory": "SIZE",
+    "include": "PATTERN",
     "include_weights": "PART",
     "key": "KEY",
     "memory": "SIZE",
@@ -111,6 +115,7 @@ BY_NAME = {
     "temps": "T,…",
     "prices": "FILE",
     "rate": "SIZE",
+    "revision": "REVISION",
     "scheduler": "ADDRESS",
     "special_token": "ROLE=TOKEN",
     "split_max_size": "SIZE",

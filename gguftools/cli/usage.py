@@ -149,7 +149,7 @@ def _wrong_command(error: Any, words: Sequence[str], commands: Mapping[str, Any]
         line = _corrected(commands[known or name], words[place + 1 :], words[:place])
         return problem, f"use `gguftools {known or name}`: {line}"
     if name in NOT_HERE:
-        return problem, "gguftools has no server and no downloads; `gguftools --help` lists the commands"
+        return problem, "gguftools has no server; `gguftools --help` lists the commands"
     return problem, did_you_mean(name, commands) or "`gguftools --help` lists the commands"
 
 

@@ -12,13 +12,16 @@ import hashlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
+LARGE = (".safetensors", ".bin", ".gguf")  # suffixes of files that the hub keeps outside git
 COMMIT = "1f0ad2c8f6a1c6f1b8b3a57b3b0cf7a0d4b8e9a2"
 
 
@@ -44,10 +47,34 @@ class Hub:
     address: str = ""
     cdn: str = ""
     tokens: list[str] = field(default_factory=list)
+    slow: float = 0.0  # seconds before each answer with weights
+    listed: list[dict[str, Any]] | None = None  # instead of what is there
+
+    @staticmethod
+    def tree_of(root: Path) -> list[dict[str, Any]]:
+        return [entry_of(path, root) for path in sorted(root.rglob("*"))]
 
     @property
     def weight_bytes(self) -> int:
         return sum(sent for path, sent in self.requests if path.startswith("/cdn/"))
+
+
+def entry_of(path: Path, root: Path) -> dict[str, Any]:
+    """An entry of a listing, as the hub has it: a git id, and for large files the digest of their content."""
+    name = path.relative_to(root).as_posix()
+    if path.is_dir():
+        return {"type": "directory", "oid": "0" * 40, "size": 0, "path": name}
+    content = path.read_bytes()
+    entry = {"type": "file", "oid": git_id(content), "size": len(content), "path": name}
+    if path.suffix in LARGE:
+        sha256 = hashlib.sha256(content).hexdigest()
+        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {len(content)}\n"
+        entry |= {"oid": git_id(pointer.encode()), "lfs": {"oid": sha256, "size": len(content), "pointerSize": 134}}
+    return entry
+
+
+def git_id(content: bytes) -> str:
+    return hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
 
 
 class _Server(ThreadingHTTPServer):
@@ -102,14 +129,11 @@ class _Handler(BaseHTTPRequestHandler):
         return self.answer(json.dumps({"id": repository, "sha": self.hub.commit, "siblings": []}))
 
     def tree(self, root: Path, folder: str) -> None:
-        entries = []
-        for path in sorted((root / folder).iterdir()):
-            kind = "directory" if path.is_dir() else "file"
-            size = 0 if path.is_dir() else path.stat().st_size
-            entries.append({"type": kind, "oid": "0" * 40, "size": size, "path": path.relative_to(root).as_posix()})
-            if path.suffix == ".safetensors":
-                entries[-1]["lfs"] = {"oid": hashlib.sha256(path.read_bytes()).hexdigest(), "size": size}
-        self.answer(json.dumps(entries))
+        if self.hub.listed is not None:
+            return self.answer(json.dumps(self.hub.listed))
+        is_recursive = "recursive=true" in urlsplit(self.path).query.lower()
+        found = (root / folder).rglob("*") if is_recursive else (root / folder).iterdir()
+        return self.answer(json.dumps([entry_of(path, root) for path in sorted(found)]))
 
     def resolve(self, repository: str, revision: str, name: str) -> None:
         if self.hub.gated and self.headers.get("authorization") != f"Bearer {self.hub.token}":
@@ -117,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.hub.repositories[repository] / name
         if revision != self.hub.commit or not path.is_file():
             return self.fail(404, "EntryNotFound")
-        if path.suffix in (".safetensors", ".bin", ".gguf"):
+        if path.suffix in LARGE:
             self.send_response(302)
             self.send_header("Location", f"{self.hub.cdn or self.hub.address}/cdn/{repository}/{name}")
             self.send_header("Content-Length", "0")
@@ -130,6 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             down = self.hub.down_after is not None and self.hub.weight_bytes >= self.hub.down_after
             busy = self.hub.busy.pop(0) if self.hub.busy else None
             broken = self.hub.breaks.pop(0) if self.hub.breaks else None
+        time.sleep(self.hub.slow)
         if down:
             return self.hang_up()
         if busy is not None:

@@ -122,6 +122,7 @@ WRITERS = {
     ),
     "split": Writer("split m.gguf -o s --split-max-tensors 20", ()),
 }
+HUB = {"fetch", "upload"}  # what they write and read is on a server: publish/hub/ tests them
 MORE = [  # other forms of output, and other inputs
     Writer("divergence m.gguf m.gguf -f t -c 128 --chunks 1 --save-base TARGET", ("m.gguf", "t")),
     Writer(
@@ -139,7 +140,7 @@ MORE = [  # other forms of output, and other inputs
 
 def test_each_command_is_known_to_write_or_not() -> None:
     names = {path.stem for path in Path(commands.__file__).parent.glob("[!_]*.py")}
-    assert names == READERS | set(WRITERS)
+    assert names == READERS | set(WRITERS) | HUB
 
 
 def test_only_the_gate_opens_files_for_writing() -> None:

@@ -24,6 +24,7 @@ from gguftools import (
     QuantizeOptions,
     SearchOptions,
     Selection,
+    UploadOptions,
     WriteOptions,
 )
 
@@ -138,6 +139,11 @@ CALLS: dict[str, tuple[Call, ...]] = {
         lambda: gguftools.export(MODEL, "o", outtype="Q8_0"),
     ),
     "fit": (lambda: gguftools.fit(3), lambda: gguftools.fit(NONE), lambda: gguftools.fit(MODEL, context=0)),
+    "fetch": (
+        lambda: gguftools.fetch(3),
+        lambda: gguftools.fetch("org"),
+        lambda: gguftools.fetch("org/model", include=[3]),
+    ),
     "frontier": (
         lambda: gguftools.frontier(3, [4.0]),
         lambda: gguftools.frontier(NONE, [4.0]),
@@ -260,6 +266,13 @@ CALLS: dict[str, tuple[Call, ...]] = {
         lambda: gguftools.tokenize(AUSTEN, 3),
         lambda: gguftools.tokenize(NONE, "a"),
         lambda: gguftools.tokenize(MATRIX, "a"),
+    ),
+    "upload": (
+        lambda: gguftools.upload(3, "org/model"),
+        lambda: gguftools.upload("missing", "org/model"),
+        lambda: gguftools.upload(".", "model"),
+        lambda: gguftools.upload(".", "org/model", UploadOptions(revision="a", create_pr=True)),
+        lambda: gguftools.upload(".", "org/model", {"private": True}),
     ),
     "validate": (
         lambda: gguftools.validate(3),

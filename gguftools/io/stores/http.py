@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+import numpy as np
 from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import build_hf_headers, get_session
@@ -23,7 +24,7 @@ from huggingface_hub.utils import build_hf_headers, get_session
 from quants.errors import FileError
 
 from .path import StorePath, first_line
-from .retries import MIN_BYTES, SLOW_TRY, TRANSIENT, Bytes, TransientError, receive_all
+from .retries import MIN_BYTES, SLOW_TRY, TRANSIENT, Bytes, Sink, TransientError, receive_into
 
 CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 # What a request raises where the connection fails: the base class of the HTTP client in use (httpx, requests before).
@@ -54,9 +55,15 @@ class WebFile:
 
         After a broken connection, continue at the byte where it broke. Raises FileError.
         """
+        got = bytearray()
+        self.fetch_into(got, begin, end, is_first)
+        return np.frombuffer(bytes(got[: end - begin]), np.uint8)
+
+    def fetch_into(self, got: Sink, begin: int, end: int, is_first: bool = False) -> None:
+        """Pass bytes begin … end to `got` as they come. Raises FileError."""
         versions = {self.version}
 
-        def receive(position: int, got: bytearray) -> None:
+        def receive(position: int, got: Sink) -> None:
             try:
                 self._receive(position, end, got, versions)
             except TransientError:
@@ -67,9 +74,9 @@ class WebFile:
                 return
             raise trouble  # here, to drop the client's traceback
 
-        return receive_all(f"{self.name}: {self.file}", begin, end, receive, is_first)
+        receive_into(got, f"{self.name}: {self.file}", begin, end, receive, is_first)
 
-    def _receive(self, begin: int, end: int, got: bytearray, versions: set[str]) -> None:
+    def _receive(self, begin: int, end: int, got: Sink, versions: set[str]) -> None:
         """Append bytes begin … end to `got`, as many as come. versions: those of this file's answers so far."""
         condition = {"If-Match": self.version} if self.version.startswith('"') else {}
         with request(self.url, f"bytes={begin}-{end - 1}", self.token, self.headers | condition) as response:
@@ -94,7 +101,7 @@ class WebFile:
                 raise self._replaced()
             wanted = len(got) + end - begin
             for chunk in steadily(response):
-                got += chunk[: wanted - len(got)]
+                got.extend(chunk[: wanted - len(got)])
                 if len(got) == wanted:
                     return
 

@@ -5,6 +5,7 @@ Token, endpoint and proxies are those of huggingface_hub: HF_TOKEN or the saved 
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -22,11 +23,28 @@ from .retries import Bytes
 
 COMMIT = re.compile(r"\w[\w.-]{0,63}")
 NAME = re.compile(r"hf://(\w[\w.-]*)/(\w[\w.-]*?)/?(?:@(.+))?")
-SHA256 = re.compile(r"[0-9a-f]{64}")
+SHA256, GIT_ID = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 PLAIN_NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,255}")
 MAX_PAGES = 50  # of a listing; the hub's have a thousand files each
 MAX_SIZE = 1 << 50  # bytes of a file: a petabyte
 MAX_ANSWER = 64 << 20  # bytes of the hub's answer about a model
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """Describe a file of a repository. path: from its root. oid: the git id of a small file's content. sha256: of a
+    large file's, which the hub keeps outside git.
+    """
+
+    path: str
+    size: int
+    oid: str
+    sha256: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """Return what tells two contents apart: sha256:HEX, or git:HEX."""
+        return f"sha256:{self.sha256}" if self.sha256 else f"git:{self.oid}"
 
 
 @dataclass(frozen=True)
@@ -62,13 +80,41 @@ class Repository:
     def url(self, file: str) -> str:
         return f"{self.endpoint}/{self.repo}/resolve/{quote(self.commit)}/{quote(file)}"
 
+    def tree(self) -> list[RemoteFile]:
+        """List all files, also those of folders, by path. Raises FileError for entries that no repository can have."""
+        files = {}
+        for entry in self._entries("", "?recursive=true"):
+            if entry["type"] == "file":
+                large = entry.get("lfs")
+                sha256 = str(large.get("oid")) if isinstance(large, dict) else ""
+                oid = str(entry.get("oid"))
+                path, known = entry["path"], sha256 if SHA256.fullmatch(sha256) else None
+                if known is None and not GIT_ID.fullmatch(oid):
+                    raise FileError(f"{self.name}: the hub gives no digest of {path}")
+                files[path] = RemoteFile(path, entry["size"], oid, known)
+                self.sizes[path] = entry["size"]
+        return [files[path] for path in sorted(files)]
+
     def listing(self, folder: str = "") -> dict[str, int | None]:
         """List a folder: file name → bytes, folder name → None.
 
         Raises FileError for entries that no repository can have.
         """
-        url = f"{self.endpoint}/api/models/{self.repo}/tree/{quote(self.commit)}/{quote(folder)}".rstrip("/")
         sizes: dict[str, int | None] = {}
+        for entry in self._entries(folder):
+            name = entry["path"].rpartition("/")[2]
+            size = sizes[name] = entry["size"] if entry["type"] == "file" else None
+            if size is not None:
+                path = f"{folder}/{name}" if folder else name
+                self.sizes[path] = size
+                large = entry.get("lfs")
+                if isinstance(large, dict) and SHA256.fullmatch(str(large.get("oid"))):
+                    self.digests[path] = str(large["oid"])
+        return sizes
+
+    def _entries(self, folder: str, query: str = "") -> Iterator[dict[str, Any]]:
+        """Yield the checked entries of a folder: path, type, and a file's size."""
+        url = f"{self.endpoint}/api/models/{self.repo}/tree/{quote(self.commit)}/{quote(folder)}".rstrip("/") + query
         for _ in range(MAX_PAGES):
             entries, url = _ask(self.name, self.endpoint, url)
             for entry in entries if isinstance(entries, list) else [entries]:
@@ -78,17 +124,12 @@ class Repository:
                 if not isinstance(path, str) or not (is_file or entry_type == "directory"):
                     what = f"{entry!r:.200}; a path, its type and a size were expected"
                     raise FileError(f"{self.name}: the hub lists {what}")
-                name, size = path.rpartition("/")[2], size if is_file else None
-                if not PLAIN_NAME.fullmatch(name) or name in (".", ".."):
-                    raise FileError(f"{self.name} has a file of the name {name!r:.100}")
-                sizes[name] = size
-                if size is not None:
-                    self.sizes[f"{folder}/{name}" if folder else name] = size
-                    large = known.get("lfs")
-                    if isinstance(large, dict) and SHA256.fullmatch(str(large.get("oid"))):
-                        self.digests[f"{folder}/{name}" if folder else name] = str(large["oid"])
+                for name in path.split("/"):
+                    if not PLAIN_NAME.fullmatch(name) or name in (".", ".."):
+                        raise FileError(f"{self.name} has a file of the name {name!r:.100}")
+                yield known
             if not url:
-                return sizes
+                return
         raise FileError(f"{self.name}: {self.endpoint} lists files without end")
 
     def file(self, name: str) -> WebFile:
@@ -110,7 +151,7 @@ class Repository:
         return self.file(file).fetch(begin, end)
 
     def hint_for_pickle(self) -> str:
-        return f"run `hf download {self.repo}`, and convert the folder that it prints"
+        return f"run `gguftools fetch {self.repo}`, and convert that folder"
 
 
 def connect(name: str) -> Repository:

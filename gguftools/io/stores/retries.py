@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from threading import Event
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,18 @@ FIRST_HINT = "check the URL and the connection"
 CUT_OFF = "check the connection; the same run with `resume` goes on from what was written"
 
 Bytes = NDArray[np.uint8]
-Receive = Callable[[int, bytearray], None]
 T = TypeVar("T")
+
+
+class Sink(Protocol):
+    """Take bytes as they come: a bytearray, or what writes them to a file. Its length is how many came."""
+
+    def __len__(self) -> int: ...
+    def extend(self, data: bytes, /) -> None: ...
+
+
+S = TypeVar("S", bound=Sink)
+Receive = Callable[[int, bytearray], None]
 
 
 class TransientError(ConnectionError):
@@ -45,13 +55,22 @@ def lost_race(path: StorePath, existed: bool) -> FileError:
 
 
 def receive_all(what: str, begin: int, end: int, receive: Receive, is_first: bool = False) -> Bytes:
-    """Return bytes begin … end of an object, uint8. After a broken connection, continue where it broke.
+    """Return bytes begin … end of an object, uint8; see `receive_into`."""
+    got = bytearray()
+    receive_into(got, what, begin, end, receive, is_first)
+    return np.frombuffer(bytes(got[: end - begin]), np.uint8)
+
+
+def receive_into(
+    got: S, what: str, begin: int, end: int, receive: Callable[[int, S], None], is_first: bool = False
+) -> None:
+    """Pass bytes begin … end of an object to `got`. After a broken connection, continue where it broke.
 
     receive(position, got): appends bytes from `position` on to `got`, as many as come; raises TransientError for what
     may pass. is_first: this is the first request to the store. Raises FileError, caused by an OSError, after too many
     tries; the cause makes callers keep what was written.
     """
-    got, failures = bytearray(), 0
+    failures = 0
     while len(got) < end - begin:
         before = len(got)
         trouble = TransientError("the connection ends early")
@@ -66,7 +85,6 @@ def receive_all(what: str, begin: int, end: int, receive: Receive, is_first: boo
             problem = f"{what} cannot be read on from byte {begin + len(got)}: {trouble}"
             raise FileError(problem, FIRST_HINT if is_first else CUT_OFF) from TransientError(str(trouble))
         time.sleep(_pause(failures, trouble))
-    return np.frombuffer(bytes(got[: end - begin]), np.uint8)
 
 
 def retried(

@@ -45,6 +45,7 @@ CALLS = {  # in a folder with f16.gguf and q4.gguf; {} of a command that needs w
     "evaluate": ["f16.gguf q4.gguf --hellaswag h.txt"],
     "export": ["f16.gguf -o norms.safetensors --tensors norm"],
     "fit": ["f16.gguf", "f16.gguf q4.gguf --memory 1G"],
+    "fetch": [],
     "formats": [""],
     "generate": ["f16.gguf -p It -n 2 --logprobs 2 --temp 0", "f16.gguf -p It -n 2 --samples 2"],
     "gpu-split": [],
@@ -66,6 +67,7 @@ CALLS = {  # in a folder with f16.gguf and q4.gguf; {} of a command that needs w
     "show": ["q4.gguf", "q4.gguf f16.gguf"],
     "split": ["f16.gguf -o t"],
     "tokenize": ["f16.gguf -p It", "f16.gguf -p It --count"],
+    "upload": [],
     "validate": ["q4.gguf", "q4.gguf f16.gguf"],
 }
 AGAIN = WriteOptions(overwrite=True)
@@ -110,7 +112,7 @@ FUNCTIONS: dict[str, Callable[[], Any]] = {  # by command: what gives the result
     "tokenize": lambda: gguftools.tokenize("f16.gguf", "It"),
     "validate": lambda: gguftools.validate("q4.gguf"),
 }
-UNTRIED = ("demo", "gpu-split")  # the first takes many seconds, the second needs a model of PowerInfer's
+UNTRIED = ("demo", "gpu-split", "fetch", "upload")  # these take long, or need a PowerInfer model, or a hub
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +214,8 @@ def test_every_command_has_its_function() -> None:
     commands = {name.replace("-", "_") for name in program().commands}
     assert commands <= set(gguftools.__all__)
     assert not [name for name in commands if not callable(getattr(gguftools, name))]
-    assert {name.replace("_", "-") for name in commands} - set(FUNCTIONS) == {"chat", "gpu-split", "report", "schema"}
+    without = {name.replace("_", "-") for name in commands} - set(FUNCTIONS)
+    assert without == {"chat", "fetch", "gpu-split", "report", "schema", "upload"}
 
 
 def test_functions_without_a_table_of_their_own(folder: Path) -> None:

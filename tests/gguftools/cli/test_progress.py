@@ -67,8 +67,10 @@ HANDED_DOWN = {
         "gguftools.inspection.weight_errors.weight_errors"
     ),
     "draft-check MODEL --draft-lookup": "gguftools.lab.drafts.draft_check",
+    "fetch org/model": "gguftools.publish.hub.fetching.fetch",
     "gpu-split FOLDER --vram 1G": "gguftools.lab.gpu_split.gpu_split",
     "quantize MODEL --frontier 4": "gguftools.conversion.frontier.frontier",
+    "upload CHECKPOINT org/model": "gguftools.publish.hub.uploading.upload",
 }
 Told = dict[str, list[tuple[int, int]]]
 

@@ -165,7 +165,7 @@ def test_pickles_are_refused(hub, tmp_path):
     hub.repositories["jane/austen-4m"] = folder
     message, hint = refusal()
     assert message == f"{NAME}/pytorch_model.bin is a pickle, which can't be read in parts"
-    assert "hf download jane/austen-4m" in hint
+    assert "gguftools fetch jane/austen-4m" in hint
 
 
 def test_problems_of_the_folder_name_the_repository(hub, tmp_path):
