@@ -62,7 +62,8 @@ def card(folder: PathLike, *, options: CardOptions = CardOptions()) -> CardRepor
     """Write the README.md of a folder of GGUF files, or update the generated blocks of the one that is there.
 
     What a person wrote outside of the blocks stays, and so does a block that was changed by hand. Figures come from
-    divergence.json in the folder. options: what it says that files do not. Raises FileError for a folder without a model, and for a README without blocks.
+    divergence.json in the folder. options: what it says that files do not. Raises FileError for a folder without a
+    model, and for a README without blocks.
     """
     read = read_folder(folder)
     first = read.models[0].model

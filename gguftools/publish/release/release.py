@@ -67,8 +67,8 @@ def release(
 
     source: a checkpoint's folder, hf://ORG/MODEL, or an unquantized GGUF file. output: a folder; what an interrupted
     run left there is gone on with, and what is done stays. options: what is made, and how. dry_run: only plan. threads:
-    default all processors. progress(part, done, of how many). Raises OptionError, FileError, ModelError, VocabularyError, FormatError, before
-    any work if possible.
+    default all processors. progress(part, done, of how many). Raises OptionError, FileError, ModelError,
+    VocabularyError, FormatError, before any work if possible.
     """
     folder = as_path(output, "the output")
     model = open(source)
