@@ -245,7 +245,7 @@ def measure_file(run: Run, format: str) -> None:
         os.fsync(file.fileno())
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    memory = max(1, path.stat().st_size // 4)
+    memory = max(1 << 26, path.stat().st_size // 4)  # with room for a batch's values
     seconds = perplexity_seconds(run, path, run.sizes.few, DeviceOptions(run.device, memory, True))
     size, rate = path.stat().st_size / 1e9, path.stat().st_size / seconds / 1e9
     path.unlink()

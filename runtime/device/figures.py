@@ -6,7 +6,6 @@ the host adds these in float64.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ import torch
 from ..arrays import Doubles, Floats, Ids
 from ..kernels.exponential import LOWEST
 from ..kernels.softmax import GAP, SMALL
+from .importance import has_float64
 
 AT_ONCE = 1 << 22  # logits of which terms are there at once
 BLOCK = 1024  # terms that are summed in float32
@@ -76,14 +76,6 @@ def sums(terms: torch.Tensor) -> torch.Tensor:
     blocks = terms.shape[1] // BLOCK
     whole, rest = terms[:, : blocks * BLOCK], terms[:, blocks * BLOCK :]
     return torch.cat((whole.reshape(len(terms), blocks, BLOCK).sum(dim=2), rest.sum(dim=1, keepdim=True)), dim=1)
-
-
-@lru_cache
-def has_float64(device: torch.device) -> bool:
-    """Return whether a device computes in float64: Metal and Intel's Arc A do not."""
-    if device.type == "xpu":
-        return bool(torch.xpu.get_device_properties(device).has_fp64)
-    return str(device.type) != "mps"
 
 
 def _gaps(base: torch.Tensor, other: torch.Tensor, base_z: torch.Tensor, other_z: torch.Tensor) -> torch.Tensor:

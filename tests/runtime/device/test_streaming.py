@@ -246,7 +246,7 @@ def test_sums_are_those_of_the_processor() -> None:
 def test_sums_of_a_device_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     from runtime.device import importance
 
-    monkeypatch.setattr(importance, "_has_float64", lambda device: False)
+    monkeypatch.setattr(importance, "has_float64", lambda device: False)
     monkeypatch.setattr(importance, "WAITING", 1000)
     test_sums_are_those_of_the_processor()
 
