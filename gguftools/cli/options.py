@@ -24,7 +24,7 @@ SHARED: Mapping[str, Any] = {
     "plan": "Estimate bytes, requests, memory, hours and cost; write nothing.",
     "rate": "With --plan: bytes per second that one worker reads or writes, e.g. 200M.",
     "prices": "With --plan: price table (JSON).",
-    "memory": "Memory limit for tensors in flight, e.g. 512M.",
+    "memory": "Memory limit: of tensors in flight, e.g. 512M.",
     "reserve": "Leave room in the header for later edits, e.g. 64K.",
     "resume": "Continue an interrupted run.",
     "manifest": "Also write OUTPUT.manifest.json: the inputs, the options and checksums.",
@@ -93,6 +93,7 @@ BY_NAME = {
     "pooling": "TYPE",
     "sort": "ORDER",
     "cache_type": "TYPE",
+    "cache_type_v": "TYPE",
     "prune_layers": "LAYERS",
     "donors": "DONOR PATTERN…",
     "drop": "PATTERN",
@@ -141,6 +142,7 @@ PARSERS_BY_NAME = {"split_max_size": "parse_shard_size"}  # of single parameters
 # Parameter, or the name of its value -> kind of value in `completion.VALUES` that the shell completes.
 COMPLETED: Mapping[str, str] = {
     "cache_type": "CACHE_TYPE",
+    "cache_type_v": "CACHE_TYPE",
     "fallback": "FALLBACK",
     "override_kv": "OVERRIDE",
     "pooling": "POOLING",
