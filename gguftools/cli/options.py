@@ -24,7 +24,7 @@ SHARED: Mapping[str, Any] = {
     "plan": "Only estimate what it takes: bytes, requests, memory, hours and cost.",
     "rate": "With --plan: bytes per second that one worker reads or writes, e.g. 200M.",
     "prices": "With --plan: price table (JSON).",
-    "memory": "Memory limit for tensors in flight, e.g. 512M.",
+    "memory": "Memory limit: of tensors in flight, e.g. 512M.",
     "reserve": "Leave room in the header for later edits, e.g. 64K.",
     "resume": "Continue an interrupted run.",
     "manifest": "Also write OUTPUT.manifest.json: the inputs, the options and checksums.",
@@ -97,6 +97,7 @@ BY_NAME = {
     "pooling": "TYPE",
     "sort": "ORDER",
     "cache_type": "TYPE",
+    "cache_type_v": "TYPE",
     "prune_layers": "LAYERS",
     "donors": "DONOR PATTERN…",
     "device": "DEVICE",
@@ -148,6 +149,7 @@ PARSERS_BY_NAME = {"split_max_size": "parse_shard_size"}  # of single parameters
 # Parameter, or the name of its value -> kind of value in `completion.VALUES` that the shell completes.
 COMPLETED: Mapping[str, str] = {
     "cache_type": "CACHE_TYPE",
+    "cache_type_v": "CACHE_TYPE",
     "fallback": "FALLBACK",
     "override_kv": "OVERRIDE",
     "pooling": "POOLING",

@@ -69,8 +69,8 @@ class FitOptions:
 class MemoryUse:
     """Bytes on the device and in RAM.
 
-    cache: keys, values and states. compute: of compute buffers, at most. encoder: weights and buffer of the encoder,
-    at most. output: logits and ids that llama.cpp keeps in RAM.
+    cache: keys, values and states. compute: of compute buffers, at most. encoder: weights of the encoder, and an
+    estimate of its buffer. output: logits and ids that llama.cpp keeps in RAM.
     """
 
     weights: tuple[int, int]
@@ -348,8 +348,9 @@ def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
 
 
 def _encoder_bytes(path: PathLike) -> int:
-    """Return the bytes of an encoder's weights, and of its buffer at most: that of its longest input without flash
-    attention.
+    """Return the bytes of an encoder's weights, and an estimate of its buffer without flash attention.
+
+    The estimate is for an image of the size in its keys, or for half a minute of sound.
     """
     opened = opened_gguf(path)
     metadata = opened.metadata

@@ -22,17 +22,19 @@ GROUP = "Run"
 def fit(
     models: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
     memory: Annotated[
-        int | None, Option("--memory", metavar="MEMORY", help="Memory of the card (with --cpu: RAM), e.g. 24G.")
+        int | None, Option("--memory", metavar="MEMORY", help="Memory limit: of the card, or RAM with --cpu; e.g. 24G.")
     ] = None,
     ctx: int = 8192,
-    cache_type: Annotated[str, Option("--cache-type", "-ctk", help="Type of cached keys and values.")] = "f16",
-    cache_type_v: Annotated[str | None, Option("--cache-type-v", "-ctv", help="Type of cached values.")] = None,
-    parallel: Annotated[int, Option("--parallel", "-np", min=1, help="Slots that share the context.")] = 1,
+    cache_type: Annotated[str, "Type of the KV cache: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl."] = "f16",
+    cache_type_v: Annotated[str | None, "Type of the values in the KV cache (default: that of the keys)."] = None,
+    parallel: Annotated[
+        int, Option("--parallel", "-np", min=1, help="Sequences at once: slots that share the context.")
+    ] = 1,
     ubatch: Annotated[int, Option("--ubatch", "-ub", min=1, help="Tokens of one step.")] = 512,
     margin: Annotated[
         int | None, Option("--margin", metavar="MARGIN", help="Memory to leave free, 0 for none (default: 1G).")
     ] = None,
-    mmproj: Annotated[Path | None, "File of the encoder of images or sounds."] = None,
+    mmproj: Annotated[Path | None, "Vision/audio encoder (mmproj): counted, too."] = None,
     cpu: Annotated[bool, "Run in RAM alone."] = False,
     json: bool = False,
 ) -> None:

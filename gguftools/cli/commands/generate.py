@@ -70,7 +70,9 @@ class OutputOptions:
     ] = None
     length_penalty: Annotated[float, "With --beam-width: below 1, favour short texts; above, long ones."] = 1.0
     early_stopping: Annotated[bool, "With --beam-width: stop as soon as N texts have ended."] = False
-    parallel: Annotated[int, Option("--parallel", "-np", min=1, metavar="N", help="Texts generated in one batch.")] = 4
+    parallel: Annotated[
+        int, Option("--parallel", "-np", min=1, metavar="N", help="Sequences at once: texts generated in one batch.")
+    ] = 4
     logprobs: Annotated[
         int | None, Option(metavar="K", min=0, help="With --json: log-probability of each token, and of the top K.")
     ] = None

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import gguftools
+from archs.metadata import Metadata, ValueType
 from gguftools import FitOptions, GgufToolsError
 from tests import wide_models
 
@@ -127,6 +128,25 @@ def test_heads_that_are_no_whole_blocks(tmp_path: Path) -> None:
     assert gguftools.fit(tmp_path / "m.gguf").files[0].fits
     with pytest.raises(GgufToolsError, match="Q8_0 needs a multiple of 32"):
         gguftools.fit(tmp_path / "m.gguf", cache_type="q8_0")
+
+
+def test_an_encoder_counts(folder: Path, tmp_path: Path) -> None:
+    """Its weights, and a buffer that grows with the number of patches."""
+    sums = []
+    for size in (224, 448):
+        metadata = Metadata()
+        metadata.set("general.architecture", "clip", ValueType.STRING)
+        numbers = {"embedding_length": 64, "feed_forward_length": 256, "attention.head_count": 4}
+        for key, value in {**numbers, "image_size": size, "patch_size": 14}.items():
+            metadata.set(f"clip.vision.{key}", value, ValueType.UINT32)
+        tensors = {"v.blk.0.ffn_up.weight": wide_models.empty("v.blk.0.ffn_up.weight", (256, 64))}
+        wide_models.write(tmp_path / "mmproj.gguf", metadata, tensors)
+        (file,) = gguftools.fit(folder / "llama-3.2-1b.gguf", mmproj=tmp_path / "mmproj.gguf").files
+        sums.append(file.whole.encoder)
+        assert file.command[-2:] == ("--mmproj", str(tmp_path / "mmproj.gguf"))
+    weights = 256 * 64 * 4
+    assert weights < sums[0]
+    assert 4 * (sums[0] - weights) < sums[1] - weights
 
 
 def test_shards_of_a_set_are_one_file(folder: Path, tmp_path: Path) -> None:
