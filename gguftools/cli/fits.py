@@ -75,7 +75,7 @@ def _row(each: "FileFit", report: "FitReport") -> list[str]:
 
 def _plan(each: "FileFit", cpu: bool) -> str:
     if cpu or not each.gpu_layers:
-        return f"{each.path.name} does not fit"
+        return f"{each.path.name} does not fit" + ("" if cpu else ": there is no room for a layer")
     use = f"{binary(each.use.device)} on the card, {binary(each.use.ram)} in RAM"
     return f"{use}: {shell(each.command)}"
 

@@ -1,12 +1,13 @@
 """Sizes of buffers as llama.cpp prints them: models of real widths at three contexts, and all small ones."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 
-from runtime.memory.caches import layer_caches
+from runtime.memory.caches import LayerCache, layer_caches
 from runtime.memory.compute import compute_buffers
 from runtime.memory.description import Described, Settings, described
 from runtime.memory.estimates import cache_interval, compute_interval, unmodelled
@@ -92,3 +93,18 @@ def test_most_architectures_are_exact() -> None:
         exact += compute_buffers(model(name), settings(RECORD["small_cases"][0])).ram == found[0]["CPU"][2]
     assert modelled > 210
     assert exact > 200
+
+
+def test_figures_that_users_published() -> None:
+    """Gemma 3 270M with one slot; DeepSeek V3 with its whole context; the states of Qwen 3.6 27B with four slots."""
+    keys = wide_models.body(640, 2048, 32768) | wide_models.attention(4, 1, 256) | {"attention.sliding_window": 512}
+    small = described(*wide_models.wide(wide_models.Wide("gemma3", (0,) * 18, keys, {"vocabulary": 262144})))
+    for context, mib in ((4096, 27.0), (8192, 39.0)):
+        chosen = Settings(context)
+        assert sum(each.attention_bytes(chosen) for each in layer_caches(small, chosen)) == mib * (1 << 20)
+    large = replace(wide_models.MODELS["deepseek-v3"], layers=(0, 0, 0, *[1] * 58))
+    chosen = Settings(163840)
+    kept = layer_caches(described(*wide_models.wide(large)), chosen)
+    assert sum(each.attention_bytes(chosen) for each in kept) / (1 << 30) == pytest.approx(10.72, abs=0.005)
+    delta = LayerCache(shift=3 * (6144 + 2 * 16 * 128), state=128 * 6144)
+    assert 48 * delta.state_bytes(Settings(sequences=4)) == 598.5 * (1 << 20)
