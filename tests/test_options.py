@@ -39,6 +39,8 @@ CALLS = {
     "evaluate": "MODEL --hellaswag TASKS",
     "export": "MODEL -o out",
     "fit": "MODEL",
+    "card": "CARDS",
+    "release": "CK -o out",
     "fetch": "org/model",
     "formats": "",
     "generate": "MODEL --prompt word --predict 1",
@@ -74,6 +76,16 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--workers": COUNTS,
     "--scheduler": ("", "x:y", "nonsense://a"),
     "--card": ("", "Voodoo 2", "A100"),
+    "--ladder": ("", "tall"),
+    "--also": ("", "Q9_K", "absent.txt"),
+    "--name": ("",),
+    "--title": ("",),
+    "--quantized-by": ("",),
+    "--original": ("", "name", "a/b/c"),
+    "--imatrix-chunks": COUNTS,
+    "--only": ("", "cards"),
+    "--skip": ("", "cards"),
+    "--settings": ("", "absent.toml", "TEXT"),
     "--device": ("", "gpu", "cuda:x", "cuda:1000", "cuda:99"),
     "--device-memory": SIZES,
     "--rate": SIZES,
@@ -213,6 +225,8 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--plot": ("", "x.pdf", ".", "absent/x.svg"),
 }
 OF_ONE = {
+    ("release", "--file"): ("", "absent.txt", "."),
+    ("release", "--threads"): COUNTS,
     ("chat", "--top-k"): ("x", "1.5", ""),
     ("generate", "--top-k"): ("x", "1.5", ""),  # where 0 and less mean all of them
     ("generate", "--mmproj"): ("", "absent.gguf", "MODEL", "TEXT"),
@@ -246,6 +260,8 @@ NEEDED_BESIDE = {
 }
 # Flags. What they do not go with stands in gguftools.cli.exclusions, whose every entry is tried below.
 FLAGS = {
+    "--no-ollama",
+    "--no-manifests",
     "--fast",
     "--cpu",
     "--quiet",
@@ -343,6 +359,9 @@ def files(tmp_path_factory) -> dict[str, Path]:
     done = run("set-metadata", model, "--chat-template", template, "-o", chat, cwd=folder)
     assert done.returncode == 0, done.stderr
     shard = next(folder.glob("set-00001-*"))
+    cards = folder / "cards"
+    cards.mkdir()
+    (cards / "model-Q8_0.gguf").symlink_to(model)
     tasks = folder / "tasks.txt"
     tasks.write_text("Talking: They went\n2\nout.\nin.\naway.\nhome.\n")
     (folder / "results.json").write_text(json.dumps(results(1, passages=1)))
@@ -355,6 +374,7 @@ def files(tmp_path_factory) -> dict[str, Path]:
         "CHAT": chat,
         "TEXT": TEXT,
         "SHARD": shard,
+        "CARDS": cards,
     }
 
 

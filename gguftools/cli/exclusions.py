@@ -19,7 +19,11 @@ OPTION_OF: Mapping[str, str] = {
     "cost_model": "plan",
     "text": "file",
 }
-OPTIONS_OF: Mapping[str, Mapping[str, str]] = {"imatrix-info": {"output": "merge"}}  # the same, of some commands
+OPTIONS_OF: Mapping[str, Mapping[str, str]] = {
+    "card": {"base_model": "original"},
+    "imatrix-info": {"output": "merge"},
+    "release": {"base_model": "original"},
+}  # the same, of some commands
 ARGUMENTS = ("source", "recipes")
 ONE_FORM = "choose one output format"
 ONE_POOL = "choose local processes or a Dask scheduler"

@@ -8,17 +8,17 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-EXAMPLES = ("gguftools card release/", "gguftools card release/ --repository me/Model-GGUF --base-model org/Model")
+EXAMPLES = ("gguftools card release/", "gguftools card release/ --repository me/Model-GGUF --original org/Model")
 GROUP = "Publish"
 
 
 def card(
     folder: Annotated[Path, Argument(help="Folder of GGUF files, and of folders of shards.")],
     repository: Annotated[
-        str | None, Option(metavar="ORG/NAME", help="Repository on the Hub that they are published in.")
+        str | None, Option(metavar="ORG/NAME", help="Repository on the Hub that the files are for.")
     ] = None,
-    base_model: Annotated[
-        str | None, Option(metavar="ORG/MODEL", help="Model on the Hub that they were made from.")
+    original: Annotated[
+        str | None, Option(metavar="ORG/MODEL", help="Model on the Hub that the files were made from.")
     ] = None,
     quantized_by: Annotated[str | None, Option(metavar="NAME", help="Who made the files.")] = None,
     title: Annotated[str | None, "Title of the model (default: the file's name of it)."] = None,
@@ -30,7 +30,7 @@ def card(
     from ...publish.cards.card import card as write_card
     from ..ui import note, print_line, print_result
 
-    options = CardOptions(base_model, repository, quantized_by, title, not no_ollama, overwrite)
+    options = CardOptions(original, repository, quantized_by, title, not no_ollama, overwrite)
     report = write_card(folder, options=options)
     for name in report.edited:
         note(f"the block {name} was changed by hand: it stays as it is")

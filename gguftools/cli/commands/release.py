@@ -21,10 +21,10 @@ EXAMPLES = (
 )
 GROUP = "Publish"
 PANELS = {
-    "Files": ("ladder", "recipe", "target_size", "name", "split_max_size", "no_manifests"),
+    "Files": ("ladder", "also", "target_size", "name", "split_max_size", "no_manifests"),
     "Importance matrix and GPTQ": ("imatrix", "imatrix_chunks", "gptq"),
     "Measurement": ("texts", "chunks"),
-    "Model card": ("base_model", "repository", "quantized_by"),
+    "Model card": ("original", "repository", "quantized_by"),
 }
 
 
@@ -35,8 +35,8 @@ class Settings:
     ladder: Annotated[
         str | None, Option(metavar="NAME", help="Recipes to make: small, standard (default), full, or none.")
     ] = None
-    recipe: Annotated[list[str] | None, Option(metavar="RECIPE", help="Also make this recipe, or recipe file.")] = None
-    target_size: Annotated[list[Any] | None, Option(help="Also search for the best recipe of this size.")] = None
+    also: Annotated[list[str] | None, Option(metavar="RECIPE", help="Also make this recipe, or recipe file.")] = None
+    target_size: Annotated[list[Any] | None, "Search for the best recipe of this file size, e.g. 4.2G."] = None
     name: Annotated[str | None, "Name of the model in file names (default: the source's)."] = None
     split_max_size: int | None = None
     no_manifests: Annotated[bool, "Skip manifests and attestations."] = False
@@ -52,11 +52,13 @@ class Settings:
     gptq: Annotated[list[str] | None, "Calibration text for GPTQ."] = None
     texts: list[str] | None = None
     chunks: int | None = None
-    base_model: Annotated[
-        str | None, Option(metavar="ORG/MODEL", help="Model on the Hub that SOURCE is (hf:// sources say it).")
+    original: Annotated[
+        str | None, Option(metavar="ORG/MODEL", help="Model on the Hub that the files were made from.")
     ] = None
-    repository: Annotated[str | None, Option(metavar="ORG/NAME", help="Repository that the files are for.")] = None
-    quantized_by: Annotated[str | None, Option(metavar="NAME", help="Who makes the files.")] = None
+    repository: Annotated[
+        str | None, Option(metavar="ORG/NAME", help="Repository on the Hub that the files are for.")
+    ] = None
+    quantized_by: Annotated[str | None, Option(metavar="NAME", help="Who made the files.")] = None
     only: Annotated[
         list[str] | None,
         Option(metavar="PART", help="Make only mmproj, mtp, imatrix, quantize, measure, report, sums or card."),
@@ -65,8 +67,12 @@ class Settings:
 
     def given(self) -> dict[str, Any]:
         """Return the values that are given, by the names of the library."""
+        from ..ui import usage
+
         values: dict[str, Any] = {name: value for name, value in vars(self).items() if value not in (None, False)}
-        renamed = {"recipe": "recipes", "target_size": "target_sizes"}
+        if empty := next((name for name, value in values.items() if value == ""), None):
+            usage(f"--{empty.replace('_', '-')} is empty", "give a value, or leave it out")
+        renamed = {"also": "recipes", "target_size": "target_sizes", "original": "base_model"}
         values = {renamed.get(name, name): value for name, value in values.items()}
         if values.pop("no_manifests", False):
             values["manifests"] = False
@@ -79,7 +85,7 @@ def release(
     source: Annotated[
         str | None, Argument(help="Hugging Face folder, hf://ORG/MODEL[@REVISION], or an unquantized GGUF file.")
     ] = None,
-    output: Annotated[str, "folder (default: NAME-GGUF)."] = "",
+    output: Annotated[str | None, "folder (default: NAME-GGUF)."] = None,
     *,
     settings: Settings,
     settings_file: Annotated[
@@ -98,7 +104,10 @@ def release(
     source = source or named
     if source is None:
         usage("a SOURCE is needed", "name a checkpoint, or --settings FILE of an earlier run")
-    folder = Path(output or f"{Path(source.rstrip('/').partition('@')[0]).name.removesuffix('.gguf')}-GGUF")
+    if output == "" or source == "":
+        usage("an empty text names no folder", "name one")
+    name = Path(source.rstrip("/").partition("@")[0]).name.removesuffix(".gguf")
+    folder = Path(f"{name}-GGUF" if output is None else output)
     with part_progress() as progress:
         report = make(source, folder, options=options, dry_run=dry_run, threads=threads, progress=progress)
     if not print_result(report, json, [report.folder]):

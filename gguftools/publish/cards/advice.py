@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from .folder import PublishedFile
 
-GB = 10**9
+GIB = MARGIN = 1 << 30  # a card of 24 GB has 24 GiB
 MEMORIES = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512, 768, 1024)
 WORDS = (  # mean KL divergence in nats below which they hold
     (0.001, "hardly any difference from the original"),
@@ -19,7 +19,7 @@ WORST = "clearly worse than the original: only where nothing else fits"
 
 @dataclass(frozen=True)
 class Choice:
-    """The file to choose for a memory. memory: in GB; needed: bytes that it takes."""
+    """The file to choose for a memory. memory: in GiB; needed: bytes that it takes."""
 
     memory: int
     file: PublishedFile
@@ -50,19 +50,19 @@ def dominating(file: PublishedFile, files: Sequence[PublishedFile]) -> Published
     return min(closer, key=lambda each: each.measured.kl if each.measured else 0.0, default=None)
 
 
-def choices(files: Sequence[PublishedFile], needed: Callable[[PublishedFile], int]) -> list[Choice]:
-    """Return for each memory that changes the answer the best file that fits.
+def choices(files: Sequence[PublishedFile], needed: Callable[[str], int]) -> list[Choice]:
+    """Return for each memory that changes the answer the best file that fits, with MARGIN left free.
 
-    needed: bytes that a file takes with its context. Files that another one dominates are never chosen.
+    needed: bytes that a file of this name takes with its context. Files that another one dominates are never chosen.
     """
     candidates = [each for each in files if dominating(each, files) is None]
-    needs: Mapping[str, int] = {each.name: needed(each) for each in candidates}
+    needs: Mapping[str, int] = {each.name: needed(each.name) for each in candidates}
     ranked = sorted(
         candidates, key=lambda each: (not each.is_base, each.measured.kl if each.measured else 0, -each.size)
     )
     chosen: list[Choice] = []
     for memory in MEMORIES:
-        best = next((each for each in ranked if needs[each.name] <= memory * GB), None)
+        best = next((each for each in ranked if needs[each.name] + MARGIN <= memory * GIB), None)
         if best is not None and (not chosen or chosen[-1].file is not best):
             chosen.append(Choice(memory, best, needs[best.name]))
     return chosen

@@ -7,7 +7,7 @@ from typing import Any
 
 from archs.bounded_files import CARD_TEXT, read_text
 from quants.arguments import PathLike, wrong
-from quants.errors import FileError
+from quants.errors import FileError, ModelError
 
 from ...io.atomic import atomic_output, published_together
 from ...writing.report import Report
@@ -70,7 +70,11 @@ def card(folder: PathLike, *, options: CardOptions = CardOptions()) -> CardRepor
     base = hub_id(options.base_model) if options.base_model else base_of(first.metadata)
     ollama = ollama_model(first)
     title = options.title or str(first.metadata.get("general.name") or Path(read.path).resolve().name)
-    facts = CardFacts(title, base, options.repository, ollama, options.ollama, CONTEXT)
+    context = min(CONTEXT, first.context_length or CONTEXT)
+    needed = _needed(read, context)
+    facts = CardFacts(
+        title, base, options.repository, ollama, options.ollama, context, needed.__getitem__ if needed else None
+    )
     made = blocks(read, facts)
     target = read.path / CARD
     old = _existing(target, options.overwrite)
@@ -93,6 +97,18 @@ def card(folder: PathLike, *, options: CardOptions = CardOptions()) -> CardRepor
             with atomic_output(read.path / name, "w", True) as file:
                 file.write(texts[name])
     return CardReport(target, changed, list(made), edited, _warnings(read, known, ollama))
+
+
+def _needed(folder: PublishedFolder, context: int) -> dict[str, int]:
+    """Return by name the bytes that models take on one device, as llama.cpp runs them; none if it does not."""
+    from ...inspection.fitting import fit
+
+    projector = next((folder.path / each.name for each in folder.of_role("mmproj")), None)
+    try:
+        fits = fit([each.model for each in folder.models], context=context, mmproj=projector).files
+    except ModelError:
+        return {}
+    return {each.name: one.whole.device for each, one in zip(folder.models, fits, strict=True)}
 
 
 def _existing(target: Path, overwrite: bool) -> str:

@@ -33,7 +33,7 @@ class CardFacts:
     ollama: OllamaModel
     has_modelfile: bool
     context: int
-    needed: Callable[[PublishedFile], int] | None = None
+    needed: Callable[[str], int] | None = None
 
 
 def blocks(folder: PublishedFolder, facts: CardFacts) -> dict[str, str]:
@@ -83,7 +83,7 @@ def _choose(folder: PublishedFolder, facts: CardFacts) -> str:
         table.append((f"{each.memory} GB", f"`{each.file.type}`", byte_size(each.needed), words))
     last = rows[-1]
     end = f"More than {last.memory} GB: still {last.file.type}." if len(rows) > 1 else ""
-    about = f"Needs: weights, a context of {facts.context:,} tokens in F16, and compute buffers, all on one device."
+    about = f"Needs: weights, a context of {facts.context:,} tokens in F16 and llama.cpp's buffers, all on one device; 1 GB is left free."
     return "\n".join(["## What to choose", "", *markdown_text(table, "rlrl"), "", f"{about} {end}".strip()])
 
 

@@ -22,6 +22,7 @@ from ...measurement.options import DivergenceOptions, ImatrixOptions
 from ...measurement.texts import NamedText, default_texts, named_texts
 from ...models.model import open
 from ...provenance.manifest import manifest_path
+from ...quantization.imatrix import read_imatrix
 from ...quantization.options import QuantizeOptions
 from ...writing.options import WriteOptions
 from ...writing.report import Report
@@ -33,6 +34,7 @@ from .journal import Journal, key_of, open_journal
 from .plan import PlannedFile, ReleasePlan, plan_release
 from .settings import NO_IMATRIX, OWN_TEXTS, ReleaseOptions
 
+MATRIX_SUFFIXES = (".gguf", ".dat", ".imatrix")
 PAGE, STATEMENT, RECORD = "report.html", ".intoto.json", "divergence.record"
 Progress = Callable[[str, int, int], None]  # part, done, of how many
 
@@ -71,6 +73,7 @@ def release(
     VocabularyError, FormatError, before any work if possible.
     """
     folder = as_path(output, "the output")
+    _check_inputs(options)
     model = open(source)
     plan = plan_release(model, folder, options)
     free = _free(folder)
@@ -178,7 +181,7 @@ class _Run:
         return path
 
     def _is_matrix(self) -> bool:
-        return self.settings.imatrix != OWN_TEXTS and self._given_matrix.suffix in (".gguf", ".dat", ".imatrix")
+        return self.settings.imatrix != OWN_TEXTS and self._given_matrix.suffix in MATRIX_SUFFIXES
 
     def _matrix_key(self) -> str:
         files = [self._given_matrix] if self._is_matrix() else self._matrix_texts()
@@ -333,6 +336,19 @@ class _Run:
         written = card(self.folder, options=options)
         (self.made if written.files else self.kept).append("card")
         self.warnings += written.warnings
+
+
+def _check_inputs(options: ReleaseOptions) -> None:
+    """Raise OptionError or FileError for a matrix or a text that cannot be read, before any work."""
+    named = [(each.path, "the text") for each in named_texts([*options.texts])] if options.texts else []
+    named += [(each.path, "the text") for each in named_texts([*options.gptq])] if options.gptq else []
+    if options.imatrix not in (NO_IMATRIX, OWN_TEXTS):
+        named.append((Path(options.imatrix), "the importance matrix, or a text to measure one on"))
+    for path, what in named:
+        if not path.is_file():
+            raise FileError(f"{str(path)!r} is no file", f"name {what}")
+        if path.suffix in MATRIX_SUFFIXES:
+            read_imatrix(path)
 
 
 def _free(folder: Path) -> int:
