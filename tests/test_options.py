@@ -80,6 +80,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--also": ("", "Q9_K", "absent.txt"),
     "--name": ("",),
     "--title": ("",),
+    "--repository": ("", "name", "a/b/c"),
     "--quantized-by": ("",),
     "--original": ("", "name", "a/b/c"),
     "--imatrix-chunks": COUNTS,

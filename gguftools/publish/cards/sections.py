@@ -83,7 +83,8 @@ def _choose(folder: PublishedFolder, facts: CardFacts) -> str:
         table.append((f"{each.memory} GB", f"`{each.file.type}`", byte_size(each.needed), words))
     last = rows[-1]
     end = f"More than {last.memory} GB: still {last.file.type}." if len(rows) > 1 else ""
-    about = f"Needs: weights, a context of {facts.context:,} tokens in F16 and llama.cpp's buffers, all on one device; 1 GB is left free."
+    about = f"Needs: weights, a context of {facts.context:,} tokens in F16 and llama.cpp's buffers, all on one device."
+    about += " 1 GB is left free."
     return "\n".join(["## What to choose", "", *markdown_text(table, "rlrl"), "", f"{about} {end}".strip()])
 
 

@@ -90,7 +90,8 @@ def upload(
 ) -> UploadReport:
     """Upload a folder's files to a model's repository, which is made if it is missing.
 
-    repository: ORG/NAME. dry_run: only check and compare. progress(bytes done, of how many, file). The token is
+    repository: ORG/NAME. options: what is sent, and how. dry_run: only check and compare. progress(bytes done, of how
+    many, file). The token is
     HF_TOKEN, or what `hf auth login` saved. Before anything is sent, files are checked: GGUF headers, SHA256SUMS, the
     model card's front matter. Files that the repository has are not sent; an interrupted upload is continued by the
     same call.

@@ -155,6 +155,7 @@ class _Run:
             return
         self.progress(name, 0, 1)
         self.journal.note(name, key, make())
+        self.progress(name, 1, 1)
         self.made.append(name)
 
     def _shown(self, part: str) -> Callable[[int, int, Any], None]:

@@ -28,6 +28,7 @@ CALLS = {  # in a folder with f16.gguf and q4.gguf; {} of a command that needs w
     "architectures": [""],
     "attest": ["q4.gguf -o a.json", "q4.gguf a.json --verify"],
     "audit": ["q4.gguf", "q4.gguf f16.gguf"],
+    "card": ["cards"],
     "chat-template": ["chat.gguf", "chat.gguf --against chat.gguf"],
     "check": ["q4.gguf --predict 1"],
     "convert": [f"{EXAMPLE} --outtype q8_0 -o q8.gguf"],
@@ -62,6 +63,7 @@ CALLS = {  # in a folder with f16.gguf and q4.gguf; {} of a command that needs w
         "q4.gguf f16.gguf -c 64 --chunks 2 -f TEXT --plan --card T4",
     ],
     "quantize": ["f16.gguf Q8_0 -o q.gguf", "f16.gguf Q8_0 -o q2.gguf --dry-run", "--list-recipes"],
+    "release": [f"{EXAMPLE} -o rel --ladder none --also Q8_0 --imatrix none --skip measure --skip report"],
     "reproduce": ["q4.gguf --source f16.gguf"],
     "set-metadata": ["q4.gguf general.name=x --dry-run"],
     "show": ["q4.gguf", "q4.gguf f16.gguf"],
@@ -127,6 +129,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [line for line in TEXT.read_text(encoding="utf-8").splitlines() if len(line) > 40]
     tasks = [["An answer: " + lines[i], str(i % 4), *lines[i + 1 : i + 5]] for i in range(0, 20, 5)]
     (folder / "h.txt").write_text("".join(f"{line}\n" for task in tasks for line in task), encoding="utf-8")
+    (folder / "cards").mkdir()
+    shutil.copy(folder / "q4.gguf", folder / "cards" / "m-Q4_0.gguf")
     return folder
 
 
@@ -215,7 +219,7 @@ def test_every_command_has_its_function() -> None:
     assert commands <= set(gguftools.__all__)
     assert not [name for name in commands if not callable(getattr(gguftools, name))]
     without = {name.replace("_", "-") for name in commands} - set(FUNCTIONS)
-    assert without == {"chat", "fetch", "gpu-split", "report", "schema", "upload"}
+    assert without == {"card", "chat", "fetch", "gpu-split", "release", "report", "schema", "upload"}
 
 
 def test_functions_without_a_table_of_their_own(folder: Path) -> None:

@@ -24,7 +24,7 @@ from ..command_line import EXAMPLE, TEXT, program, typed
 from ..publish.report.example import results
 
 # Commands that end in less than two seconds, whatever they read: headers, a text, a table.
-SHORT = {"architectures", "chat-template", "formats", "schema", "show", "tokenize", "report"}
+SHORT = {"architectures", "card", "chat-template", "formats", "schema", "show", "tokenize", "report"}
 # Calls that show a bar. Words in capitals stand for files.
 CALLS = (
     "attest QUANTIZED -o out.json",
@@ -53,6 +53,7 @@ CALLS = (
     "perplexity MODEL -f TEXT --chunks 1 -c 64",
     "perplexity MODEL QUANTIZED -f TEXT --chunks 1 -c 64",
     "quantize MODEL Q8_0 -o out.gguf",
+    "release CHECKPOINT -o out --ladder none --also Q8_0 --imatrix TEXT --imatrix-chunks 2 -f TEXT --chunks 2",
     "reproduce QUANTIZED --source MODEL",
     "set-metadata COPY general.name=x --reserve 1M",
     "split MODEL -o out",
