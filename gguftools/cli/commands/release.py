@@ -42,9 +42,7 @@ class Settings:
     no_manifests: Annotated[bool, "Skip manifests and attestations."] = False
     imatrix: Annotated[
         str | None,
-        Option(
-            metavar="FILE", help="Importance matrix, or a text to measure one on; none: without (default: measured)."
-        ),
+        Option(metavar="FILE", help="Importance matrix (GGUF or legacy .dat): or a text to measure one on, or none."),
     ] = None
     imatrix_chunks: Annotated[int | None, Option(min=1, help="Chunks of each text for the matrix (default 128).")] = (
         None

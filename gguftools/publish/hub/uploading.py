@@ -91,10 +91,9 @@ def upload(
     """Upload a folder's files to a model's repository, which is made if it is missing.
 
     repository: ORG/NAME. options: what is sent, and how. dry_run: only check and compare. progress(bytes done, of how
-    many, file). The token is
-    HF_TOKEN, or what `hf auth login` saved. Before anything is sent, files are checked: GGUF headers, SHA256SUMS, the
-    model card's front matter. Files that the repository has are not sent; an interrupted upload is continued by the
-    same call.
+    many, file). The token is HF_TOKEN, or what `hf auth login` saved. Before anything is sent, files are checked: GGUF
+    headers, SHA256SUMS, the model card's front matter. Files that the repository has are not sent; an interrupted
+    upload is continued by the same call.
 
     Raises OptionError for wrong arguments; FileError for a folder that fails a check, a token that is missing, wrong or
     may not write, a repository of another type, a lost network, and a file that is changed meanwhile.

@@ -11,7 +11,7 @@ from typing import Any
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
 
-from ...calibration.target import SearchOptions
+from ...calibration.target import MIN_BITS, SearchOptions
 from ...conversion.convert import convert
 from ...conversion.quantize import quantize, recipe_path
 from ...io.atomic import atomic_output, free_bytes
@@ -75,6 +75,10 @@ def release(
     folder = as_path(output, "the output")
     _check_inputs(options)
     model = open(source)
+    lowest = int(MIN_BITS / 8 * sum(tensor.size for tensor in model.tensors.values()))
+    if odd := [each for each in options.target_sizes if not lowest <= each < model.nbytes]:
+        what = f"a target of {odd[0]:,} bytes cannot be reached from a model of {model.nbytes:,}"
+        raise OptionError(what, f"{lowest:,} bytes are {MIN_BITS:g} bits per weight, the lowest that is tried")
     plan = plan_release(model, folder, options)
     free = _free(folder)
     if dry_run:

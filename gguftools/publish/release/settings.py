@@ -13,6 +13,7 @@ from quants.errors import FileError, OptionError
 from quants.spelling import did_you_mean
 
 from ...quantization.recipes import recipe_named
+from ..cards.card import CardOptions
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -79,6 +80,7 @@ class ReleaseOptions:
                 raise OptionError(f"there is no part {part!r}", hint)
         if self.only and self.skip:
             raise OptionError("only and skip exclude each other", "leave one of them out")
+        CardOptions(self.base_model or None, self.repository or None)
         as_count(self.imatrix_chunks, "imatrix_chunks", 1)
         as_count(self.chunks, "chunks", 1)
         as_count(self.split_max_size, "split_max_size", 0)

@@ -73,11 +73,15 @@ CALLS = {  # in a folder with f16.gguf and q4.gguf; {} of a command that needs w
     "validate": ["q4.gguf", "q4.gguf f16.gguf"],
 }
 AGAIN = WriteOptions(overwrite=True)
+RELEASE = gguftools.ReleaseOptions(ladder="", recipes=("Q8_0",), imatrix="none", skip=("measure", "report"))
 DRAFTING = DraftCheckOptions(temperatures=[0], simulated=8, cost_ratio="bytes")
 FUNCTIONS: dict[str, Callable[[], Any]] = {  # by command: what gives the result that its first call prints
     "architectures": lambda: gguftools.architectures(),
     "attest": lambda: gguftools.attest("q4.gguf", output="a.json", overwrite=True),
     "audit": lambda: gguftools.audit("q4.gguf"),
+    "card": lambda: _made_anew(
+        lambda: gguftools.card("cards"), *Path("cards").glob("[!m]*"), Path("cards", "README.md")
+    ),
     "chat-template": lambda: gguftools.chat_template("chat.gguf"),
     "check": lambda: gguftools.check("q4.gguf", n=1),
     "convert": lambda: gguftools.convert(EXAMPLE, "q8.gguf", "q8_0", write=AGAIN),
@@ -107,6 +111,7 @@ FUNCTIONS: dict[str, Callable[[], Any]] = {  # by command: what gives the result
     "patch": lambda: gguftools.patch("make", "f16.gguf", "q4.gguf", "p.gguf", dry_run=True),
     "perplexity": lambda: gguftools.perplexity("q4.gguf", TEXT, n_ctx=64, chunks=2),
     "quantize": lambda: gguftools.quantize("f16.gguf", "Q8_0", "q.gguf", write=replace(AGAIN, statistics=True)),
+    "release": lambda: _made_anew(lambda: gguftools.release(EXAMPLE, "rel", options=RELEASE), Path("rel")),
     "reproduce": lambda: gguftools.reproduce("q4.gguf", "f16.gguf"),
     "set-metadata": lambda: gguftools.set_metadata("q4.gguf", {"general.name": "x"}, dry_run=True),
     "show": lambda: gguftools.show("q4.gguf"),
@@ -132,6 +137,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cards").mkdir()
     shutil.copy(folder / "q4.gguf", folder / "cards" / "m-Q4_0.gguf")
     return folder
+
+
+def _made_anew(make: Callable[[], Any], *paths: Path) -> Any:
+    """Return what `make` returns where these files and folders are not there."""
+    for path in paths:
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    return make()
 
 
 def problems(value: Any, schema: dict[str, Any], where: str = "$") -> list[str]:
@@ -219,7 +231,7 @@ def test_every_command_has_its_function() -> None:
     assert commands <= set(gguftools.__all__)
     assert not [name for name in commands if not callable(getattr(gguftools, name))]
     without = {name.replace("_", "-") for name in commands} - set(FUNCTIONS)
-    assert without == {"card", "chat", "fetch", "gpu-split", "release", "report", "schema", "upload"}
+    assert without == {"chat", "fetch", "gpu-split", "report", "schema", "upload"}
 
 
 def test_functions_without_a_table_of_their_own(folder: Path) -> None:

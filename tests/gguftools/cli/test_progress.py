@@ -24,7 +24,7 @@ from ..command_line import EXAMPLE, TEXT, program, typed
 from ..publish.report.example import results
 
 # Commands that end in less than two seconds, whatever they read: headers, a text, a table.
-SHORT = {"architectures", "card", "chat-template", "formats", "schema", "show", "tokenize", "report"}
+SHORT = {"architectures", "card", "chat-template", "fit", "formats", "schema", "show", "tokenize", "report"}
 # Calls that show a bar. Words in capitals stand for files.
 CALLS = (
     "attest QUANTIZED -o out.json",
