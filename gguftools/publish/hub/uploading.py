@@ -90,10 +90,10 @@ def upload(
 ) -> UploadReport:
     """Upload a folder's files to a model's repository, which is made if it is missing.
 
-    repository: ORG/NAME. dry_run: only check and compare. progress(bytes done, of how many, file). The token is
-    HF_TOKEN, or what `hf auth login` saved. Before anything is sent, files are checked: GGUF headers, SHA256SUMS, the
-    model card's front matter. Files that the repository has are not sent; an interrupted upload is continued by the
-    same call.
+    repository: ORG/NAME. options: private, revision, create_pr and others. dry_run: only check and compare.
+    progress(bytes done, of how many, file). The token is HF_TOKEN, or what `hf auth login` saved. Before anything is
+    sent, files are checked: GGUF headers, SHA256SUMS, the model card's front matter. Files that the repository has are
+    not sent; an interrupted upload is continued by the same call.
 
     Raises OptionError for wrong arguments; FileError for a folder that fails a check, a token that is missing, wrong or
     may not write, a repository of another type, a lost network, and a file that is changed meanwhile.

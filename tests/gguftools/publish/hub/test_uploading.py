@@ -74,8 +74,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repositorie
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     with serving(Repositories(tmp_path / "store")) as served:
-        monkeypatch.setenv("HF_ENDPOINT", served.address)
+        point_to(served, monkeypatch)
         yield served
+
+
+def point_to(hub: Repositories, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub.address)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)  # read once, when it is imported
 
 
 def there(hub: Repositories, branch: str = "main") -> dict[str, bytes]:
@@ -274,22 +279,15 @@ def test_busy_hubs_are_asked_again(hub: Repositories, folder: Path) -> None:
     assert there(hub) == here(folder)
 
 
-def test_a_server_that_is_restarted(tmp_path: Path, hub: Repositories, folder: Path) -> None:
+def test_a_server_that_is_restarted(hub: Repositories, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     large(folder)
     hub.during = lambda: setattr(hub, "down", hub.received > 2_000_000)
     hub.down_after = 2_000_000
-    before = sending.TRIES
-    sending.TRIES = 1
-    try:
-        with pytest.raises(GgufToolsError, match="nothing is committed"):
-            gguftools.upload(folder, NAME)
-    finally:
-        sending.TRIES = before
-    port = int(hub.address.rpartition(":")[2])
-    other = Repositories(hub.store, models=hub.models, large=hub.large)
-    with serving(other) as restarted:
-        assert port
-        os.environ["HF_ENDPOINT"] = restarted.address
+    monkeypatch.setattr(sending, "TRIES", 1)
+    with pytest.raises(GgufToolsError, match="nothing is committed"):
+        gguftools.upload(folder, NAME)
+    with serving(Repositories(hub.store, models=hub.models, large=hub.large)) as other:
+        point_to(other, monkeypatch)
         gguftools.upload(folder, NAME)
         assert there(other) == here(folder)
 
