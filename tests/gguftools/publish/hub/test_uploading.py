@@ -365,6 +365,14 @@ def test_the_token_is_never_printed(hub: Repositories, folder: Path, token: str,
         assert not path.is_file() or token.encode() not in path.read_bytes()
 
 
+@pytest.mark.parametrize("words", [[NAME, TOKEN], [NAME, "--token", TOKEN], [NAME, f"--token={TOKEN}"], [TOKEN]])
+def test_a_token_that_is_typed_is_not_repeated(folder: Path, words: list[str]) -> None:
+    done = typed("upload", folder, *words)
+    assert done.returncode in (1, 2)
+    assert TOKEN not in done.stderr
+    assert "--token" not in " ".join(words) or "HF_TOKEN" in done.stderr
+
+
 WRONG_FOLDERS = {
     "a damaged GGUF": ("tiny-F16.gguf", b"GGUF\x03\0\0\0damaged", "is no sound GGUF file"),
     "a digest": ("SHA256SUMS", b"0" * 64 + b"  tiny-F16.gguf\n", "SHA256SUMS has 0000000000000000"),
