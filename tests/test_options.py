@@ -291,6 +291,7 @@ FLAGS = {
     "--recheck",
     "--private",
     "--create-pr",
+    "--no-check",
     "--delete",
     "--sign",
     "--trust",

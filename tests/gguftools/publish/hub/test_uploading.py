@@ -392,6 +392,16 @@ def test_folders_that_fail_a_check(hub: Repositories, folder: Path, name: str) -
     assert not hub.models
 
 
+def test_files_that_are_not_sound_on_request(hub: Repositories, folder: Path) -> None:
+    (folder / "tiny-F16.gguf").write_bytes(b"GGUF of a fork")
+    sums(folder)
+    refused(typed("upload", folder, NAME), "is no sound GGUF file", "--no-check uploads it anyway")
+    done = typed("upload", folder, NAME, "--no-check")
+    assert done.returncode == 0
+    assert "warning:" in done.stderr
+    assert there(hub) == here(folder)
+
+
 def test_sizes_that_the_hub_does_not_take(hub: Repositories, folder: Path, monkeypatch) -> None:
     with (folder / "huge.bin").open("wb") as file:
         file.truncate(501 * 10**9)
