@@ -58,6 +58,8 @@ LONGEST = (
     "gguftools/io/stores/test_large.py",
     "runtime/kernels/test_environments.py",
     "gguftools/io/checkpoint/test_hub_answers.py",
+    "gguftools/publish/hub/test_fetching.py",
+    "gguftools/publish/hub/test_uploading.py",
     "gguftools/measurement/test_texts.py",
     "gguftools/inspection/test_audit.py",
     "gguftools/conversion/test_packed_checkpoints.py",

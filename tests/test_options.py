@@ -321,6 +321,7 @@ FLAGS = {
     "--recheck",
     "--private",
     "--create-pr",
+    "--no-check",
     "--delete",
     "--sign",
     "--trust",

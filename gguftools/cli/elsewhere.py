@@ -206,6 +206,7 @@ A_TEMPLATE = "`gguftools set-metadata FILE --chat-template @TEMPLATE.jinja` sets
 A_LOOKUP = (
     "--draft-lookup drafts from the text, --draft FILE with a draft model, --draft-mtp with the model's MTP layer"
 )
+NO_TOKEN = "set the environment's HF_TOKEN, or run `hf auth login`: command lines are seen by others"
 # What is done in another way than by an option, or not at all.
 OTHERWISE: Mapping[str, Mapping[str, str]] = {
     "": _by_old(
@@ -305,6 +306,8 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
         "--special-token-by-id": "use --special-token ROLE=ID: a number is an id",
         **_by_old({"--chat-template @FILE takes the template's text": "--chat-template-file --chat-template-config"}),
     },
+    "fetch": {"--token": NO_TOKEN},
+    "upload": {"--token": NO_TOKEN},
     "show": {
         "--json-array": "--json prints arrays (long ones cut); --key KEY prints a whole one",
         **_by_old({"--json prints it": "--data-offset --data-alignment"}),

@@ -39,6 +39,7 @@ FORMAT_VERSION = 1  # of --json: increases when a key is removed or changes its 
 BETWEEN = 0.1  # seconds between two drawings of a bar
 GAP = "  "
 WIDEST = 100  # maximum width of a padded column; a longer cell shifts its own row only
+HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{6,}")
 SINGLE = re.compile("[\x00-\u02ff\u2010-\u2027\u2190-\u21ff]*")  # letters that all take one place
 
 
@@ -126,7 +127,8 @@ def read_line(prompt: str) -> str:
 
 
 def print_error(error: GgufToolsError) -> None:
-    terminal.put(sys.stderr, ("error:", "bold red"), f" {visible(str(error))}")
+    text = HUB_TOKEN.sub("…", str(error))  # typed where none belongs
+    terminal.put(sys.stderr, ("error:", "bold red"), f" {visible(text)}")
     if error.hint:
         terminal.put(sys.stderr, ("hint:", "cyan"), f" {visible(error.hint)}")
 

@@ -29,6 +29,7 @@ def upload(
     delete: Annotated[bool, "Also delete files of the repository that FOLDER does not have."] = False,
     exclude: list[str] | None = None,
     message: Annotated[str | None, "Message of the commits."] = None,
+    no_check: Annotated[bool, "Upload GGUF files that are not sound, too, with a warning."] = False,
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
@@ -36,7 +37,7 @@ def upload(
     from ...publish.hub.uploading import upload as run
     from ..ui import bytes_progress, note, print_result
 
-    options = UploadOptions(private, revision, create_pr, delete, exclude or (), message)
+    options = UploadOptions(private, revision, create_pr, delete, exclude or (), message, no_check)
     try:
         with bytes_progress(f"upload to {repository}") as progress:
             report = run(folder, repository, options, dry_run=dry_run, progress=progress)

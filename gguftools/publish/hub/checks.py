@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -77,16 +78,19 @@ def is_ignored(path: str, exclude: Sequence[str]) -> bool:
     return is_excluded or name.endswith(TEMPORARY) or any(part.startswith(".") for part in parts)
 
 
-def check_folder(folder: Path, files: Mapping[str, Path]) -> list[str]:
-    """Check all but digests, and return warnings. Raises FileError."""
+def check_folder(files: Mapping[str, Path], no_check: bool) -> list[str]:
+    """Check all but digests, and return warnings. no_check: warn of GGUF files that are not sound. Raises FileError."""
     warnings = _check_sizes(files)
     warnings += _check_card(files)
     for path, local in files.items():
         if path.endswith(".gguf") and _is_first(path, files):
             problems = [each for each in validate(local, data=False).problems if each.severity == ERROR]
             if problems:
-                what = f"{problems[0].where}: {problems[0].message}"
-                raise FileError(f"{local} is no sound GGUF file: {what}", f"`gguftools validate {local}` has details")
+                what = f"{local} is no sound GGUF file: {problems[0].where}: {problems[0].message}"
+                if not no_check:
+                    hint = f"`gguftools validate {shlex.quote(str(local))}` has details; `no_check` uploads it anyway"
+                    raise FileError(what, hint)
+                warnings.append(what)
     warnings += [warning for path in gguf_models(files) if (warning := label_warning(path))]
     if any(path == "preset.ini" for path in files):
         warnings.append("preset.ini in the root hides all models from `llama-server -hf`")

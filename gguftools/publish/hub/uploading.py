@@ -25,7 +25,8 @@ class UploadOptions:
 
     private: make a new repository private. revision: a branch, which is made if it is missing, or refs/pr/N. create_pr:
     open a pull request in place of a commit. delete: also delete files of the repository that the folder does not have.
-    exclude: patterns of files that are not uploaded. message: of the commits.
+    exclude: patterns of files that are not uploaded. message: of the commits. no_check: upload GGUF files that are not
+    sound, too.
     """
 
     private: bool = False
@@ -34,6 +35,7 @@ class UploadOptions:
     delete: bool = False
     exclude: str | Iterable[str] = ()
     message: str | None = None
+    no_check: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,10 @@ def upload(
 ) -> UploadReport:
     """Upload a folder's files to a model's repository, which is made if it is missing.
 
-    repository: ORG/NAME. options: what is sent, and how. dry_run: only check and compare. progress(bytes done, of how
-    many, file). The token is HF_TOKEN, or what `hf auth login` saved. Before anything is sent, files are checked: GGUF
-    headers, SHA256SUMS, the model card's front matter. Files that the repository has are not sent; an interrupted
-    upload is continued by the same call.
+    repository: ORG/NAME. options: private, revision, create_pr and others. dry_run: only check and compare.
+    progress(bytes done, of how many, file). The token is HF_TOKEN, or what `hf auth login` saved. Before anything is
+    sent, files are checked: GGUF headers, SHA256SUMS, the model card's front matter. Files that the repository has are
+    not sent; an interrupted upload is continued by the same call.
 
     Raises OptionError for wrong arguments; FileError for a folder that fails a check, a token that is missing, wrong or
     may not write, a repository of another type, a lost network, and a file that is changed meanwhile.
@@ -102,7 +104,7 @@ def upload(
     refuse_store(place)
     target, exclude = _target(repository, options), patterns(options.exclude, "exclude")
     paths, ignored = found_files(place, exclude)
-    warnings = check_folder(place, paths)
+    warnings = check_folder(paths, options.no_check)
     account = None if dry_run and not has_token() else account_of(target)
     if account is not None and not account.can_write:
         raise FileError(f"the token of {account.name} may only read", "make one with the right to write")

@@ -14,7 +14,18 @@ from quants.errors import OptionError
 from ..command_line import EXAMPLE, TEXT, program, refused, run, typed
 
 COMMANDS = program().commands
-WITHOUT_MODEL = ("architectures", "diff", "divergence", "formats", "imatrix-info", "merge", "patch", "report", "schema")
+WITHOUT_MODEL = (
+    "architectures",
+    "diff",
+    "divergence",
+    "formats",
+    "imatrix-info",
+    "merge",
+    "patch",
+    "report",
+    "schema",
+    "upload",
+)
 
 
 @pytest.fixture(scope="module")

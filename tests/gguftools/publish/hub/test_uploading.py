@@ -74,8 +74,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repositorie
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     with serving(Repositories(tmp_path / "store")) as served:
-        monkeypatch.setenv("HF_ENDPOINT", served.address)
+        point_to(served, monkeypatch)
         yield served
+
+
+def point_to(hub: Repositories, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub.address)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)  # read once, when it is imported
 
 
 def there(hub: Repositories, branch: str = "main") -> dict[str, bytes]:
@@ -274,22 +279,15 @@ def test_busy_hubs_are_asked_again(hub: Repositories, folder: Path) -> None:
     assert there(hub) == here(folder)
 
 
-def test_a_server_that_is_restarted(tmp_path: Path, hub: Repositories, folder: Path) -> None:
+def test_a_server_that_is_restarted(hub: Repositories, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     large(folder)
     hub.during = lambda: setattr(hub, "down", hub.received > 2_000_000)
     hub.down_after = 2_000_000
-    before = sending.TRIES
-    sending.TRIES = 1
-    try:
-        with pytest.raises(GgufToolsError, match="nothing is committed"):
-            gguftools.upload(folder, NAME)
-    finally:
-        sending.TRIES = before
-    port = int(hub.address.rpartition(":")[2])
-    other = Repositories(hub.store, models=hub.models, large=hub.large)
-    with serving(other) as restarted:
-        assert port
-        os.environ["HF_ENDPOINT"] = restarted.address
+    monkeypatch.setattr(sending, "TRIES", 1)
+    with pytest.raises(GgufToolsError, match="nothing is committed"):
+        gguftools.upload(folder, NAME)
+    with serving(Repositories(hub.store, models=hub.models, large=hub.large)) as other:
+        point_to(other, monkeypatch)
         gguftools.upload(folder, NAME)
         assert there(other) == here(folder)
 
@@ -367,6 +365,14 @@ def test_the_token_is_never_printed(hub: Repositories, folder: Path, token: str,
         assert not path.is_file() or token.encode() not in path.read_bytes()
 
 
+@pytest.mark.parametrize("words", [[NAME, TOKEN], [NAME, "--token", TOKEN], [NAME, f"--token={TOKEN}"], [TOKEN]])
+def test_a_token_that_is_typed_is_not_repeated(folder: Path, words: list[str]) -> None:
+    done = typed("upload", folder, *words)
+    assert done.returncode in (1, 2)
+    assert TOKEN not in done.stderr
+    assert "--token" not in " ".join(words) or "HF_TOKEN" in done.stderr
+
+
 WRONG_FOLDERS = {
     "a damaged GGUF": ("tiny-F16.gguf", b"GGUF\x03\0\0\0damaged", "is no sound GGUF file"),
     "a digest": ("SHA256SUMS", b"0" * 64 + b"  tiny-F16.gguf\n", "SHA256SUMS has 0000000000000000"),
@@ -384,6 +390,16 @@ def test_folders_that_fail_a_check(hub: Repositories, folder: Path, name: str) -
     (folder / file).write_bytes(content)
     refused(typed("upload", folder, NAME), file, words)
     assert not hub.models
+
+
+def test_files_that_are_not_sound_on_request(hub: Repositories, folder: Path) -> None:
+    (folder / "tiny-F16.gguf").write_bytes(b"GGUF of a fork")
+    sums(folder)
+    refused(typed("upload", folder, NAME), "is no sound GGUF file", "--no-check uploads it anyway")
+    done = typed("upload", folder, NAME, "--no-check")
+    assert done.returncode == 0
+    assert "warning:" in done.stderr
+    assert there(hub) == here(folder)
 
 
 def test_sizes_that_the_hub_does_not_take(hub: Repositories, folder: Path, monkeypatch) -> None:
