@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from ...calibration.target import MIN_BITS, SearchOptions
 from ...conversion.convert import convert
 from ...conversion.quantize import quantize, recipe_path
 from ...io.atomic import atomic_output, free_bytes
+from ...io.naming import is_remote, is_stored_gguf
 from ...lab.reproduction import attest
 from ...measurement.divergence import divergence
 from ...measurement.importance import imatrix
 from ...measurement.options import DivergenceOptions, ImatrixOptions
 from ...measurement.texts import NamedText, default_texts, named_texts
-from ...models.model import open
+from ...models.model import Model, open
 from ...provenance.manifest import manifest_path
 from ...quantization.imatrix import read_imatrix
 from ...quantization.options import QuantizeOptions
@@ -28,6 +29,7 @@ from ...writing.options import WriteOptions
 from ...writing.report import Report
 from ..cards.card import CardOptions, card
 from ..cards.folder import RESULTS, SETTINGS, SUMS
+from ..hub.fetching import fetch
 from ..names import PublishedName
 from ..report.results_report import report as report_of
 from .journal import Journal, key_of, open_journal
@@ -67,10 +69,10 @@ def release(
 ) -> ReleaseReport:
     """Make all that is published of a model: quantized files, encoders, importance matrix, figures, checksums, a card.
 
-    source: a checkpoint's folder, hf://ORG/MODEL, or an unquantized GGUF file. output: a folder; what an interrupted
-    run left there is gone on with, and what is done stays. options: what is made, and how. dry_run: only plan. threads:
-    default all processors. progress(part, done, of how many). Raises OptionError, FileError, ModelError,
-    VocabularyError, FormatError, before any work if possible.
+    source: a checkpoint's folder, hf://ORG/MODEL, which is fetched first, or an unquantized GGUF file. output: a
+    folder; what an interrupted run left there is gone on with, and what is done stays. options: what is made, and how.
+    dry_run: only plan. threads: default all processors. progress(part, done, of how many). Raises OptionError,
+    FileError, ModelError, VocabularyError, FormatError, before any work if possible.
     """
     folder = as_path(output, "the output")
     _check_inputs(options)
@@ -110,6 +112,20 @@ class _Run:
     @property
     def folder(self) -> Path:
         return self.plan.folder
+
+    @cached_property
+    def local(self) -> PathLike:
+        """Return the source; of one on the hub a copy in the work folder, fetched when a part first needs it."""
+        if not is_remote(self.source) or is_stored_gguf(self.source):
+            return self.source
+        copy = self.journal.work / self.plan.name
+        fetch(self.source, copy, progress=self._shown("fetch"))
+        return copy
+
+    @cached_property
+    def model(self) -> Model:
+        """Return the model whose weights are read and run."""
+        return self.plan.model if self.local == self.source else open(self.local)
 
     @property
     def matrix(self) -> Path | None:
@@ -152,6 +168,8 @@ class _Run:
             self._part("sums", key_of(sorted(self._summed().items())), self._sums)
         if does("card"):
             self._card()
+        if not self.settings.keep_source:
+            shutil.rmtree(self.journal.work / self.plan.name, ignore_errors=True)
 
     def _part(self, name: str, key: str, make: Callable[[], Sequence[Path]]) -> None:
         if self.journal.is_done(name, key):
@@ -168,7 +186,7 @@ class _Run:
     def _encoders(self, part: Any) -> list[Path]:
         path = self.folder / PublishedName(self.plan.name, self.plan.outtype, part).file
         write = WriteOptions(threads=self.threads, progress=self._shown(part), resume=True, overwrite=True)
-        report = convert(self.source, path, self.plan.outtype, part=part, write=write)
+        report = convert(self.local, path, self.plan.outtype, part=part, write=write)
         self.warnings += report.warnings
         return [path]
 
@@ -200,7 +218,7 @@ class _Run:
             return [path]
         options = ImatrixOptions(resume=True, overwrite=True)
         imatrix(
-            self.plan.model,
+            self.model,
             self._matrix_texts(),
             path,
             chunks=self.settings.imatrix_chunks,
@@ -234,7 +252,7 @@ class _Run:
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
         report = quantize(
-            self.source,
+            self.local,
             [each.recipe for each in files],
             paths,
             imatrix=self.matrix,
@@ -257,7 +275,7 @@ class _Run:
         """Write a file of a recipe that is searched for, named after the format that most of it is in."""
         path = self.journal.work / f"target-{size}.gguf"
         report = quantize(
-            self.source,
+            self.local,
             output=path,
             search=SearchOptions(target_size=size),
             write=WriteOptions(threads=self.threads, progress=self._shown("target"), resume=True, overwrite=True),
@@ -292,7 +310,7 @@ class _Run:
     def _measured(self) -> list[Path]:
         record = self.journal.work / RECORD
         measured = divergence(
-            self.plan.model,
+            self.model,
             *self._models(),
             text=self._texts(),
             chunks=self.settings.chunks,

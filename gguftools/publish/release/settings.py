@@ -43,8 +43,8 @@ class ReleaseOptions:
     it on, or NO_IMATRIX. imatrix_chunks: windows of each text at most. gptq: texts for GPTQ calibration. target_sizes:
     bytes of files whose recipes are searched for. texts: to measure divergence on; chunks: windows of each at most;
     without any, the package's. split_max_size: bytes of a shard, 0 to split nothing. only, skip: PARTS. manifests: also
-    write how each file was made. base_model, repository, quantized_by: as of `CardOptions`. keep_source: leave the
-    unquantized file of a converted checkpoint in the work folder.
+    write how each file was made. base_model, repository, quantized_by: as of `CardOptions`. keep_source: leave
+    what was fetched from the hub in the work folder, FOLDER/.release.
 
     Raises OptionError for a value that cannot be.
     """
