@@ -257,7 +257,9 @@ class _Run:
             paths,
             imatrix=self.matrix,
             gptq=list(self.settings.gptq) or None,
-            options=QuantizeOptions(max_size=self.settings.split_max_size if sharded else None),
+            options=QuantizeOptions(
+                max_size=self.settings.split_max_size if sharded else None, allow_missing_experts=True
+            ),
             write=WriteOptions(
                 threads=self.threads,
                 progress=self._shown("quantize"),
