@@ -20,6 +20,7 @@ from gguftools.publish.release.release import release
 from gguftools.publish.release.settings import LADDERS, ReleaseOptions, read_settings, settings_of
 from quants.errors import FileError, GgufToolsError, OptionError
 from tests.conftest import ROOT
+from tests.gguftools.hub_server import Hub, serving
 
 SOURCE = ROOT / "examples" / "austen-4m"
 OPTIONS = ReleaseOptions(
@@ -193,3 +194,16 @@ def test_settings_of_another_type_are_refused() -> None:
     values: dict[str, Any] = {"manifests": 1}
     with pytest.raises(OptionError, match="manifests is 1"):
         settings_of(values)
+
+
+def test_a_model_on_the_hub_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ReleaseOptions(ladder="", recipes=("Q8_0",), imatrix="none", texts=OPTIONS.texts, chunks=2)
+    with serving(Hub({"org/austen-4m": SOURCE})) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        release("hf://org/austen-4m", tmp_path / "new", options=options, threads=2)
+        again = release("hf://org/austen-4m", tmp_path / "new", options=options, threads=2)
+        weights = [request for request, sent in hub.requests if "safetensors" in request and sent > 1e6]
+    assert not again.made
+    assert weights
+    assert ModelCard.load(tmp_path / "new" / "README.md").data.base_model == "org/austen-4m"
+    assert not (tmp_path / "new" / ".release" / "austen-4m").exists()
