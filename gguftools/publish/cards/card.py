@@ -80,7 +80,10 @@ def card(folder: PathLike, *, options: CardOptions = CardOptions()) -> CardRepor
     old = _existing(target, options.overwrite)
     front, text = split_front(old)
     tags = [*(["imatrix"] if read.of_role("imatrix") else []), *(["conversational"] if ollama.is_chat else [])]
-    known = front_matter(first.metadata, base_model=base, quantized_by=options.quantized_by, tags=tags)
+    encoders = next((each.model.metadata for each in read.of_role("mmproj")), None)
+    known = front_matter(
+        first.metadata, base_model=base, quantized_by=options.quantized_by, tags=tags, encoders=encoders
+    )
     if not text.strip():
         text = "\n\n".join([f"# {title} GGUF", *(block(name, each) for name, each in made.items())]) + "\n"
         edited = list[str]()

@@ -29,11 +29,17 @@ ORDER = (
 
 
 def front_matter(
-    metadata: Metadata, *, base_model: str | None = None, quantized_by: str | None = None, tags: Sequence[str] = ()
+    metadata: Metadata,
+    *,
+    base_model: str | None = None,
+    quantized_by: str | None = None,
+    tags: Sequence[str] = (),
+    encoders: Metadata | None = None,
 ) -> dict[str, Any]:
     """Return what is known of a model from its file; keys without a value are left out.
 
     base_model: ORG/MODEL that the files were made from; None for the one that the file names. tags: more of them.
+    encoders: metadata of the encoders' file, if there is one.
     """
     base = base_model or base_of(metadata)
     known = {
@@ -43,7 +49,7 @@ def front_matter(
         "language": _texts(metadata, "general.languages"),
         "base_model": base,
         "base_model_relation": "quantized" if base else None,
-        "pipeline_tag": _pipeline_tag(metadata),
+        "pipeline_tag": _pipeline_tag(metadata) if encoders is None else _tag_of_encoders(encoders),
         "quantized_by": quantized_by,
         "tags": list(dict.fromkeys(["gguf", *tags, *_texts(metadata, "general.tags")])),
     }
@@ -103,6 +109,11 @@ def _pipeline_tag(metadata: Metadata) -> str | None:
     if pooling in (1, 2, 3):
         return "feature-extraction"
     return "text-generation" if pooling is None else None
+
+
+def _tag_of_encoders(metadata: Metadata) -> str:
+    sees, hears = (bool(metadata.get(f"clip.has_{what}_encoder")) for what in ("vision", "audio"))
+    return "any-to-any" if sees and hears else "audio-text-to-text" if hears else "image-text-to-text"
 
 
 def _text(metadata: Metadata, key: str) -> str | None:

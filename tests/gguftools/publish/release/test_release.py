@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from gguftools.publish.names import hub_label
 from gguftools.publish.release.release import release
 from gguftools.publish.release.settings import LADDERS, ReleaseOptions, read_settings, settings_of
 from quants.errors import FileError, GgufToolsError, OptionError
+from tests.archs.checkpoints import ENCODERS, build
 from tests.conftest import ROOT
 from tests.gguftools.hub_server import Hub, serving
 
@@ -207,3 +209,17 @@ def test_a_model_on_the_hub_is_fetched_once(tmp_path: Path, monkeypatch: pytest.
     assert weights
     assert ModelCard.load(tmp_path / "new" / "README.md").data.base_model == "org/austen-4m"
     assert not (tmp_path / "new" / ".release" / "austen-4m").exists()
+
+
+def test_a_model_with_encoders_has_both_files(tmp_path: Path) -> None:
+    source = tmp_path / "smolvlm"
+    build("smolvlm", source)
+    shutil.copy(ENCODERS / "smolvlm" / "preprocessor_config.json", source)
+    options = ReleaseOptions(ladder="", recipes=("Q8_0",), imatrix="none", skip=("measure",))
+    report = release(source, tmp_path / "new", options=options, threads=2)
+    assert report.made[:2] == ["mmproj", "smolvlm-Q8_0.gguf"]
+    card = ModelCard.load(tmp_path / "new" / "README.md")
+    assert card.data.pipeline_tag == "image-text-to-text"
+    assert "--mmproj mmproj-smolvlm-BF16.gguf" in card.text
+    assert "not measured" in card.text
+    assert "name no license" in card.text
