@@ -8,7 +8,8 @@ from typer import Option
 if TYPE_CHECKING:
     from ..models.devices import DeviceOptions
 
-DEVICE_PANEL = {"Device": ("device", "device_memory", "fast", "plan", "card")}
+DEVICE_PANEL = {"Device": ("device", "device_memory", "fast")}
+PLANNED_PANEL = {"Device": (*DEVICE_PANEL["Device"], "plan", "card")}  # of commands that plan, too
 
 
 @dataclass(frozen=True)

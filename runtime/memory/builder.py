@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from . import nodes
 from .caches import LayerCache, layer_caches
-from .description import Described, Settings
+from .description import TABLE, Described, Settings
 from .nodes import Graph, Node, leaf
 from .placement import Placement
 
@@ -63,7 +63,7 @@ class Build:
     def output_matrix(self) -> Node | None:
         """Return the matrix of logits: where there is none, the embeddings, a second time."""
         made = self.weight("output")
-        table = self.model.outside.get("token_embd.weight")
+        table = self.model.outside.get(TABLE)
         if made is None and table is not None:
             made = leaf(table.format.name, *table.shape[::-1], name="output", stored=True, weight=True)
             made.place = self.placement.of_output(self.model)

@@ -22,6 +22,7 @@ WITHOUT_CACHES = (
     *("gemma-embedding", "dream", "llada", "llada-moe", "rnd1", "clef", "wavtokenizer-dec"),
 )
 WINDOWED_WITH = {"exaone4": 64}  # it has windows in models with so many layers
+TABLE = "token_embd.weight"
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Described:
     @cached_property
     def vocabulary(self) -> int:
         """Return the number of rows of logits."""
-        for name in ("output.weight", "token_embd.weight"):
+        for name in ("output.weight", TABLE):
             if name in self.outside:
                 return self.outside[name].rows
         return 0

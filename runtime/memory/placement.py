@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .description import Described
+from .description import TABLE, Described
 
 DEVICE, RAM = 0, 1
 INPUTS = ("token_embd.", "position_embd.", "token_types.", "per_layer_token_embd.")  # always in RAM
@@ -76,7 +76,7 @@ def weights(model: Described, placement: Placement = IN_RAM) -> Weights:
             skipped += size
             continue
         bytes_of[placement.of_tensor(model, role, layer)] += -(-size // PADDING) * PADDING
-    table = model.outside.get("token_embd.weight")
+    table = model.outside.get(TABLE)
     if "output.weight" not in model.outside and table is not None and not model.architecture.block.hidden_states:
         place = placement.of_output(model)
         if place == DEVICE or model.architecture.name in LOADS_TWICE:

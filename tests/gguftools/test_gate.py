@@ -34,6 +34,8 @@ ELSEWHERE = {
     "io/checkpoint/remote.py": "fills a temporary folder of its own",
     "conversion/shards.py": "deletes shards that are merged",
     "cli/terminal.py": "opens the null device",
+    "publish/release/journal.py": "makes the folder of what is not published",
+    "publish/release/release.py": "makes folders, names what it searched for, removes its own copy of the source",
     "lab/drafts/acceptance.py": "shortens a KV cache, and no file",
     "lab/drafts/costs.py": "shortens a KV cache, and no file",
 }
@@ -123,6 +125,7 @@ WRITERS = {
     "split": Writer("split m.gguf -o s --split-max-tensors 20", ()),
 }
 HUB = {"fetch", "upload"}  # what they write and read is on a server: publish/hub/ tests them
+FOLDERS = {"card", "release"}  # they write a folder of their own: publish/ tests them
 MORE = [  # other forms of output, and other inputs
     Writer("divergence m.gguf m.gguf -f t -c 128 --chunks 1 --save-base TARGET", ("m.gguf", "t")),
     Writer(
@@ -140,7 +143,7 @@ MORE = [  # other forms of output, and other inputs
 
 def test_each_command_is_known_to_write_or_not() -> None:
     names = {path.stem for path in Path(commands.__file__).parent.glob("[!_]*.py")}
-    assert names == READERS | set(WRITERS) | HUB
+    assert names == READERS | set(WRITERS) | HUB | FOLDERS
 
 
 def test_only_the_gate_opens_files_for_writing() -> None:

@@ -23,6 +23,12 @@ ALLOWED = (  # other programs' options, words of a call that is built, the table
     "`llama-eval-callback",
     "needs --mmproj: ",
     "(--roll-back undoes it)",
+    # commands in a model card, and in a file of settings
+    " --mmproj X",
+    "sha256sum --check",
+    "hf download X",
+    "gguftools release --settings",
+    "with --settings.",
 )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..device_options import DEVICE_PANEL, DeviceChoice, PlanChoice
+from ..device_options import PLANNED_PANEL, DeviceChoice, PlanChoice
 
 EXAMPLES = (
     "gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf",
@@ -16,7 +16,7 @@ EXAMPLES = (
     "gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf --plan",
 )
 GROUP = "Make"
-PANELS = DEVICE_PANEL | {
+PANELS = PLANNED_PANEL | {
     "Expert options": ("skip_chunks", "parse_special", "process_output", "nextn", "precision", "save_every")
 }
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from ..device_options import DEVICE_PANEL, DeviceChoice, PlanChoice, print_noise_floor
+from ..device_options import PLANNED_PANEL, DeviceChoice, PlanChoice, print_noise_floor
 
 if TYPE_CHECKING:
     from ...measurement.perplexities import FailedFile, PerplexityTable
@@ -28,7 +28,7 @@ EXAMPLES = (
 )
 GROUP = "Measure"
 TEXTS = (".txt", ".md", ".text", ".raw", ".jsonl", ".html", ".py")  # suffixes of texts
-PANELS = DEVICE_PANEL | {
+PANELS = PLANNED_PANEL | {
     "Expert options": ("stride", "round_activations", "sparse", "no_dense", "precision", "profile")
 }
 

@@ -1,6 +1,6 @@
-"""Make a folder to publish: quantized files, imatrix, mmproj, KL divergence, checksums, model card.
+"""Make all that is published of a model, in one folder.
 
-Run it again to continue an interrupted run; what is done stays. FOLDER/release.toml has the settings.
+Quantized files, imatrix, mmproj, KL divergence, checksums, model card. Run it again to continue an interrupted run; what is done stays. FOLDER/release.toml has the settings.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "gguftools release checkpoint/ -o Model-GGUF/",
-    "gguftools release hf://org/model -o Model-GGUF/ --ladder full --repository me/Model-GGUF",
+    "gguftools release hf://org/model --ladder full --repository me/Model-GGUF",
     "gguftools release checkpoint/ -o Model-GGUF/ --ladder small --dry-run",
     "gguftools release --settings Model-GGUF/release.toml -o Model-GGUF/",
 )

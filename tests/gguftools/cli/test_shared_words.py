@@ -16,6 +16,7 @@ from ..command_line import EXAMPLE, TEXT, program, refused, run, typed
 COMMANDS = program().commands
 WITHOUT_MODEL = (
     "architectures",
+    "card",
     "diff",
     "divergence",
     "formats",
