@@ -1,6 +1,7 @@
 """Make all that is published of a model, in one folder.
 
-Quantized files, imatrix, mmproj, KL divergence, checksums, model card. Run it again to continue an interrupted run; what is done stays. FOLDER/release.toml has the settings.
+Quantized files, imatrix, mmproj, KL divergence, checksums, model card. Run it again to continue an interrupted run;
+what is done stays. FOLDER/release.toml has the settings.
 """
 
 from dataclasses import dataclass
