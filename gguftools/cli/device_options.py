@@ -23,7 +23,7 @@ class DeviceChoice:
     device_memory: Annotated[
         Any, "Memory for weights on the device, e.g. 20G (larger models are measured layer by layer)."
     ] = None
-    fast: Annotated[bool, "TF32 products where the device has them (adds about 2e-6 nats of noise)."] = False
+    fast: Annotated[bool, "TF32 products where the device has them: faster, less exact (see the noise floor)."] = False
 
     def chosen(self) -> "DeviceOptions | None":
         """Return the library's options; None, with a note, where there is no GPU to choose.

@@ -3,7 +3,8 @@
 Rates are those without sparsity. `float32` is of IEEE products: AMD's data center cards do them in matrix cores. `tf32`
 is None where there is no such type, or none that torch uses. `link`: one direction of PCI Express; a chip with unified
 memory copies at its memory's rate. Sources: W: the maker's architecture whitepaper; D: the maker's data sheet; S: cores
-× clock × 2 of the maker's specification.
+× clock × 2 of the maker's specification. Most figures were not compared with that source once more: an estimate by
+them is one.
 """
 
 from dataclasses import asdict, dataclass

@@ -28,7 +28,9 @@ class CardOptions:
 
     base_model: ORG/MODEL on the hub that the files were made from. repository: ORG/NAME where they are published.
     quantized_by: who made them. title: of the model. ollama: also write Modelfile, template, system and params.
-    overwrite: replace a README that has no generated blocks. Raises OptionError for a name that is not ORG/NAME.
+    overwrite: replace a README that has no generated blocks, and files for Ollama that differ.
+
+    Raises OptionError for a name that is not ORG/NAME.
     """
 
     base_model: str | None = None
@@ -77,7 +79,7 @@ def card(folder: PathLike, *, options: CardOptions = CardOptions()) -> CardRepor
     )
     made = blocks(read, facts)
     target = read.path / CARD
-    old = _existing(target, options.overwrite)
+    old = card_text(target, options.overwrite)
     front, text = split_front(old)
     tags = [*(["imatrix"] if read.of_role("imatrix") else []), *(["conversational"] if ollama.is_chat else [])]
     encoders = next((each.model.metadata for each in read.of_role("mmproj")), None)
@@ -95,11 +97,14 @@ def card(folder: PathLike, *, options: CardOptions = CardOptions()) -> CardRepor
     if options.ollama:
         texts |= _ollama_files(read, ollama)
     changed = [name for name, each in texts.items() if _differs(read.path / name, each)]
+    left = [] if options.overwrite else [each for each in changed if each != CARD and (read.path / each).exists()]
+    changed = [each for each in changed if each not in left]
     with published_together():
         for name in changed:
             with atomic_output(read.path / name, "w", True) as file:
                 file.write(texts[name])
-    return CardReport(target, changed, list(made), edited, _warnings(read, known, ollama))
+    warnings = [f"{each} differs and is left as it is: `overwrite` replaces it" for each in left]
+    return CardReport(target, changed, list(made), edited, [*_warnings(read, known, ollama), *warnings])
 
 
 def _needed(folder: PublishedFolder, context: int) -> dict[str, int]:
@@ -114,7 +119,7 @@ def _needed(folder: PublishedFolder, context: int) -> dict[str, int]:
     return {each.name: one.whole.device for each, one in zip(folder.models, fits, strict=True)}
 
 
-def _existing(target: Path, overwrite: bool) -> str:
+def card_text(target: Path, overwrite: bool = False) -> str:
     """Return the text of a README to update; "" for none. Raises FileError for one without blocks."""
     if not target.exists():
         return ""

@@ -14,6 +14,7 @@ from ...metadata.chat_templates import CHAT_TEMPLATE
 from ...models.model import Model
 from .turns import Around, Turns, turns_of
 
+OLLAMA_FILES = ("Modelfile", "template", "system", "params")
 SAMPLING = {  # Sampling's names → Ollama's
     "temperature": "temperature",
     "top_k": "top_k",

@@ -27,8 +27,9 @@ from ...quantization.imatrix import read_imatrix
 from ...quantization.options import QuantizeOptions
 from ...writing.options import WriteOptions
 from ...writing.report import Report
-from ..cards.card import CardOptions, card
-from ..cards.folder import RESULTS, SETTINGS, SUMS
+from ..cards.card import CardOptions, card, card_text
+from ..cards.folder import CARD, RESULTS, SETTINGS, SUMS
+from ..cards.ollama import OLLAMA_FILES
 from ..hub.fetching import fetch
 from ..names import PublishedName
 from ..report.results_report import report as report_of
@@ -76,6 +77,8 @@ def release(
     """
     folder = as_path(output, "the output")
     _check_inputs(options)
+    if not is_remote(source) and folder.resolve() == Path(source).resolve():
+        raise OptionError(f"{folder} is the source: a release needs a folder of its own", "name another output")
     model = open(source)
     lowest = int(MIN_BITS / 8 * sum(tensor.size for tensor in model.tensors.values()))
     if odd := [each for each in options.target_sizes if not lowest <= each < model.nbytes]:
@@ -135,7 +138,8 @@ class _Run:
 
     def check(self) -> None:
         """Claim the names of the files. Raises FileError for one that is there and not ours, or too little room."""
-        targets = [each.path for each in self.plan.files]
+        card_text(self.folder / CARD)
+        targets = [*(each.path for each in self.plan.files), *self._other_names()]
         own = set(self.journal.parts.get("names", {}).get("facts", {}).get("names", ()))
         if taken := next((each for each in targets if each not in own and (self.folder / each).exists()), None):
             raise FileError(f"{self.folder / taken} is there already", "name another folder, or move it away")
@@ -145,6 +149,19 @@ class _Run:
             raise FileError(f"{self.folder} has {free:,} bytes free; {needed:,} are needed", "free some, or name less")
         self.journal.note("names", "", [], {"names": sorted(own.union(targets))})
         self.warnings += self.plan.warnings
+
+    def _other_names(self) -> list[str]:
+        """Return the names of all other files that are made."""
+        name, parts = self.plan.name, self.plan.parts
+        of_parts: dict[str, Sequence[str]] = {
+            **{part: (PublishedName(name, self.plan.outtype, part).file,) for part in parts},
+            "imatrix": (PublishedName(name, "", "imatrix").file,),
+            "measure": (RESULTS,),
+            "report": (PAGE,),
+            "sums": (SUMS,),
+            "card": OLLAMA_FILES,
+        }
+        return [SETTINGS, *(each for part, names in of_parts.items() if self.settings.does(part) for each in names)]
 
     def make(self) -> None:
         """Make each part that is wanted and not done."""
@@ -357,7 +374,7 @@ class _Run:
     def _card(self) -> None:
         given = self.settings
         base = given.base_model or (self.source.removeprefix("hf://").partition("@")[0] if _is_hub(self.source) else "")
-        options = CardOptions(base or None, given.repository or None, given.quantized_by or None)
+        options = CardOptions(base or None, given.repository or None, given.quantized_by or None, overwrite=True)
         written = card(self.folder, options=options)
         (self.made if written.files else self.kept).append("card")
         self.warnings += written.warnings

@@ -223,3 +223,29 @@ def test_a_model_with_encoders_has_both_files(tmp_path: Path) -> None:
     assert "--mmproj mmproj-smolvlm-BF16.gguf" in card.text
     assert "not measured" in card.text
     assert "name no license" in card.text
+
+
+@pytest.mark.parametrize("name", ["SHA256SUMS", "Modelfile", "divergence.json", "austen-4m-imatrix.gguf", "README.md"])
+def test_no_file_of_someone_else_is_replaced(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(FileError, match=r"is there already|no generated blocks"):
+        release(SOURCE, tmp_path, options=OPTIONS)
+    assert (tmp_path / name).read_text() == "mine"
+    assert not list(tmp_path.glob("*.gguf.manifest.json"))
+
+
+def test_the_source_is_no_output(tmp_path: Path) -> None:
+    source = tmp_path / "austen-4m"
+    shutil.copytree(SOURCE, source)
+    with pytest.raises(OptionError, match="is the source"):
+        release(source, source, options=OPTIONS)
+
+
+def test_a_card_leaves_a_modelfile_that_differs(released: Path, tmp_path: Path) -> None:
+    shutil.copy(released / "austen-4m-Q8_0.gguf", tmp_path)
+    (tmp_path / "Modelfile").write_text("FROM mine")
+    report = gguftools.card(tmp_path)
+    assert (tmp_path / "Modelfile").read_text() == "FROM mine"
+    assert any("Modelfile differs" in each for each in report.warnings)
+    gguftools.card(tmp_path, options=gguftools.CardOptions(overwrite=True))
+    assert (tmp_path / "Modelfile").read_text() != "FROM mine"
