@@ -77,7 +77,7 @@ def release(
     """
     folder = as_path(output, "the output")
     _check_inputs(options)
-    if not is_remote(source) and folder.resolve() == Path(source).resolve():
+    if folder.resolve() == as_path(source, "the model").resolve():
         raise OptionError(f"{folder} is the source: a release needs a folder of its own", "name another output")
     model = open(source)
     lowest = int(MIN_BITS / 8 * sum(tensor.size for tensor in model.tensors.values()))
