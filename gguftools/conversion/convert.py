@@ -22,6 +22,7 @@ from ..calibration.texts import Calibration
 from ..io.atomic import check_target, output_path, published_together
 from ..io.checkpoint.folder import Checkpoint
 from ..io.naming import is_remote
+from ..models.diffusion_sources import is_diffusion, of_diffusion
 from ..models.model import Model, of_parts
 from ..models.outputs import write_plain
 from ..models.sources import Changes, of_checkpoint, of_encoders
@@ -181,6 +182,8 @@ def _model(job: _Job) -> Model:
     if job.part == "mmproj":
         return of_parts(of_encoders(job.source))
     options = job.options
+    if is_diffusion(job.source):
+        return of_parts(of_diffusion(job.source, job.outtype))
     return of_parts(
         of_checkpoint(
             job.source,

@@ -48,9 +48,15 @@ def plan_conversion(
     path: Path, metadata: Metadata, tensors: Iterable[Tensor], origin: Origin, outtype: str, reserve: int = 0
 ) -> FilePlan:
     """Plan the file of a plain conversion of a checkpoint to one of FILE_TYPES."""
-    items = tuple(Item(tensor, converted_format(tensor, outtype, origin.float32, origin.fixed)) for tensor in tensors)
+    items = tuple(Item(tensor, _format_of(tensor, outtype, origin)) for tensor in tensors)
     typed = with_file_type(metadata, file_type(items, outtype))
     return FilePlan(path, typed, items, reserve=reserve, magic=origin.magic)
+
+
+def _format_of(tensor: Tensor, outtype: str, origin: Origin) -> Format:
+    if origin.candidates is not None and tensor.name not in origin.candidates:
+        return tensor.format
+    return converted_format(tensor, outtype, origin.float32, origin.fixed)
 
 
 def file_type(items: Iterable[Item], outtype: str) -> int:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from archs.diffusion.detection import tags
 from archs.metadata import Metadata, Value, ValueType
 from archs.schema import find
 from archs.values import INTEGERS, value_of
@@ -238,7 +239,8 @@ def without_layers(metadata: Metadata, tensors: Mapping[str, Tensor], dropped: S
 
     Raises OptionError for a layer that does not exist.
     """
-    tensors = {name: _without_outer_ones(tensor) for name, tensor in tensors.items()}
+    keeps_ones = metadata.get("general.architecture") in tags()  # readers of image models expect published shapes
+    tensors = {name: tensor if keeps_ones else _without_outer_ones(tensor) for name, tensor in tensors.items()}
     if not dropped:
         return PrunedModel(metadata, tensors)
     present = sorted({layer_of(name) for name in tensors} - {-1})

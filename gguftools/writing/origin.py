@@ -19,8 +19,9 @@ class Origin:
     they were first read. shards: of a GGUF split set, the tensors' names in each. recorded: what else decides values,
     such as a repository's commit or an adapter. outtype: of a checkpoint, the default type of a conversion (None: no
     checkpoint). float32: parts of names of tensors that a conversion leaves in float32. fixed: the same of encoders,
-    see `archs.encoder`. remote: it is read over the network. reopen: opens the tensors in another process; None if they
-    were changed after opening. warnings: of a conversion about the source.
+    see `archs.encoder`. candidates: names of the tensors whose type the output's decides, all others keep theirs; None
+    where `float32` and `fixed` tell. remote: it is read over the network. reopen: opens the tensors in another process;
+    None if they were changed after opening. warnings: of a conversion about the source.
     """
 
     path: Path = Path("model.gguf")
@@ -33,6 +34,7 @@ class Origin:
     outtype: str | None = None
     float32: tuple[str, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict)
+    candidates: frozenset[str] | None = None
     remote: bool = False
     reopen: Callable[[], Mapping[str, Tensor]] | None = None
     warnings: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,11 @@ def open_torch(path: Path) -> dict[str, Tensor]:
 LAYOUTS: tuple[tuple[str, str, OpenWeights], ...] = (
     ("model.safetensors", "model*.safetensors", open_safetensors),
     ("pytorch_model.bin", "pytorch_model*.bin", open_torch),
+)
+# The same of a diffusers folder.
+DIFFUSERS_LAYOUTS: tuple[tuple[str, str, OpenWeights], ...] = (
+    ("diffusion_pytorch_model.safetensors", "diffusion_pytorch_model*.safetensors", open_safetensors),
+    ("diffusion_pytorch_model.bin", "diffusion_pytorch_model*.bin", open_torch),
 )
 PLAIN_NAME = re.compile(r"[^/\\\x00]{1,255}")
 SHARE = re.compile(r".*-TP-(\d{3})\.safetensors")  # one processor's share of the tensors (Grok 2)
@@ -88,7 +93,7 @@ def check_checkpoint_whole(folder: Path) -> None:
 def _open(folder: Path, open_weights: OpenWeights | None) -> Checkpoint:
     config = _config(folder, tensors_tell=open_weights is None)
     generation = folder / "generation_config.json"
-    files, open_file, weight_map = _weight_files(folder)
+    files, open_file, weight_map = weight_files(folder)
     tensors: dict[str, Tensor] = {}
     for path in files:
         share = SHARE.fullmatch(path.name)
@@ -150,14 +155,16 @@ def _check_folder(folder: Path) -> None:
     raise FileError(f"{folder} has no config.json", hint=hint)
 
 
-def _weight_files(folder: Path) -> tuple[list[Path], OpenWeights, dict[str, str]]:
+def weight_files(
+    folder: Path, layouts: Sequence[tuple[str, str, OpenWeights]] = LAYOUTS
+) -> tuple[list[Path], OpenWeights, dict[str, str]]:
     """Return the weight files in order, the function that opens one, and the index's map from tensor to file.
 
     The map is empty without an index. Of files that each hold a processor's share of the tensors, return all.
     """
     if shared := sorted(folder.glob(SHARES)):
         return shared, open_safetensors, {}
-    for single, pattern, open_file in LAYOUTS:
+    for single, pattern, open_file in layouts:
         if (folder / single).exists():
             return [folder / single], open_file, {}
         index = folder / f"{single}.index.json"
@@ -171,7 +178,7 @@ def _weight_files(folder: Path) -> tuple[list[Path], OpenWeights, dict[str, str]
     others = [path for path in sorted(folder.glob("*.safetensors")) if not path.name.startswith("consolidated")]
     if len(others) == 1:
         return others, open_safetensors, {}
-    patterns = " nor ".join(pattern for _, pattern, _ in LAYOUTS)
+    patterns = " nor ".join(pattern for _, pattern, _ in layouts)
     hint = "download the weights too, not just the configuration"
     raise FileError(f"{folder} has no weights: neither {patterns}", hint)
 

@@ -52,6 +52,17 @@ def open_safetensors(path: Path) -> dict[str, Tensor]:
     return tensors_of(path, header, len(buffer), PositionedInput(path).read)
 
 
+def header_metadata(path: Path) -> dict[str, str]:
+    """Return the texts in a safetensors file's `__metadata__`. Raises FileError for anything but texts."""
+    path = Path(path)
+    buffer = map_file(path, "safetensors file")
+    entries = _parsed(path, buffer[: header_size(path, buffer, len(buffer))])
+    texts = entries.get("__metadata__", {})
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise FileError(f"{path}: __metadata__ must be an object of texts")
+    return texts
+
+
 def header_size(path: Path, beginning: NDArray[np.uint8], size: int) -> int:
     """Return the bytes before the data, from the first 64 bytes (or more) of a file of `size` bytes.
 
@@ -85,13 +96,18 @@ def data_edges(header: NDArray[np.uint8]) -> list[int]:
 
 
 def _parse_header(path: Path, header: NDArray[np.uint8]) -> dict[str, Any]:
+    entries = _parsed(path, header)
+    entries.pop("__metadata__", None)
+    return entries
+
+
+def _parsed(path: Path, header: NDArray[np.uint8]) -> dict[str, Any]:
     try:
         entries = parse_json(header[8:].tobytes(), unique=True)
     except ValueError as error:
         raise FileError(f"{path}: the header is not valid JSON: {error}") from error
     if not isinstance(entries, dict):
         raise FileError(f"{path}: the header is not a JSON object")
-    entries.pop("__metadata__", None)
     return entries
 
 

@@ -1,0 +1,1 @@
+"""Image and video model families, one module each with its close relatives; `archs.diffusion.detection` finds them."""

@@ -1,0 +1,63 @@
+"""Shapes of an image or video model's tensors in a file, so that its readers find them.
+
+ggml has four dimensions. Convolutions over time have five: `fold` stores them with the first two as one, as
+stable-diffusion.cpp does, and `comfy.gguf.orig_shape.NAME` keeps the shape for readers that know the key (ComfyUI-GGUF,
+InvokeAI). `rearrange` stores weights whose rows are no multiple of 256 in rows of 256, which only ComfyUI-GGUF undoes.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from quants import Tensor
+
+from ..metadata import Metadata, Value, ValueType
+from ..transforms import reshape
+
+ORIGINAL_SHAPE = "comfy.gguf.orig_shape."
+MAX_DIMENSIONS = 4
+ROW = 256  # values in a row that every K format can take
+REARRANGED_FROM = 512  # values of the smallest tensor that is rearranged
+
+
+def shape_key(name: str) -> str:
+    """Return the key of a tensor's published shape."""
+    return f"{ORIGINAL_SHAPE}{name}"
+
+
+def shape_value(shape: tuple[int, ...]) -> Value:
+    """Return a shape as ComfyUI-GGUF reads it: an array of INT32, rows first."""
+    return Value(list(shape), ValueType.ARRAY, ValueType.INT32)
+
+
+def published_shape(metadata: Metadata, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that a tensor of a file was published with: of its key, or its own."""
+    key = shape_key(name)
+    if key not in metadata:
+        return shape
+    sizes = metadata[key]
+    listed = () if isinstance(sizes, (str, bytes)) or not hasattr(sizes, "__iter__") else tuple(map(int, sizes))
+    return listed if listed and math.prod(listed) == math.prod(shape) else shape
+
+
+def fold(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Value]]:
+    """Return tensors of at most four dimensions, and the keys that keep the shapes of those that had more."""
+    folded, keys = dict(tensors), {}
+    for name, tensor in tensors.items():
+        if len(tensor.shape) > MAX_DIMENSIONS:
+            outer = len(tensor.shape) - MAX_DIMENSIONS + 1
+            shape = (math.prod(tensor.shape[:outer]), *tensor.shape[outer:])
+            folded[name] = replace(tensor, shape=shape)
+            keys[shape_key(name)] = shape_value(tensor.shape)
+    return folded, keys
+
+
+def rearrange(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Value]]:
+    """Return tensors in rows of 256 values where their own rows are no multiple, and the keys that keep the shapes."""
+    rearranged, keys = dict(tensors), {}
+    for name, tensor in tensors.items():
+        whole = len(tensor.shape) > 1 and tensor.size >= REARRANGED_FROM and tensor.size % ROW == 0
+        if whole and tensor.width % ROW:
+            rearranged[name] = reshape(tensor, (tensor.size // ROW, ROW))
+            keys[shape_key(name)] = shape_value(tensor.shape)
+    return rearranged, keys

@@ -1,0 +1,121 @@
+"""Plan the file of an image or video model: tensors of any layout → published names, shapes for readers, and a tag.
+
+Every tensor of the source is in the file, belongs to another part of the checkpoint, or is known to be unused.
+"""
+
+import fnmatch
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from quants.errors import ModelError
+
+from ..diffusion.detection import family_in_diffusers, family_of, prefix_of, required_family, shapes_of, without_prefix
+from ..diffusion.formats import may_be_quantized, plain_format, stored_as
+from ..diffusion.layout import fold, rearrange
+from ..diffusion.spec import DiffusionFamily, Reader
+from ..metadata import Metadata, Value
+from ..spec import Tensors
+
+LEFT_OUT_KEYS = ("format",)  # of safetensors' metadata: of the file, not of the model
+MAX_TEXT = 1 << 20  # bytes of a text that is copied from the safetensors header
+NUMBERED = re.compile(r"^(.*?)\.(\d+)\.(.*)$")
+
+
+@dataclass(frozen=True)
+class DiffusionPlan:
+    """An image or video model as the GGUF file that it will be: only headers are read yet.
+
+    metadata: all but `general.file_type`. candidates: names of tensors whose type the output's decides. ignored: source
+    tensors that no reader needs → why. other_parts: tensors of other parts of the checkpoint. packed: weights were
+    stored in a quantized form.
+    """
+
+    family: DiffusionFamily
+    metadata: Metadata
+    tensors: Tensors
+    candidates: frozenset[str]
+    ignored: Mapping[str, str] = field(default_factory=dict)
+    other_parts: tuple[str, ...] = ()
+    packed: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+def plan_diffusion(
+    tensors: Tensors, header: Mapping[str, str], where: str, outtype: str, reader: Reader | None = None
+) -> DiffusionPlan:
+    """Plan the file of an image or video model.
+
+    tensors: by their names in the source, with or without a prefix, in the published layout or diffusers'. header:
+    `__metadata__` of its safetensors file. where: names the source in errors. outtype: F32, F16, BF16, or AUTO for
+    ComfyUI-GGUF's rule. reader: the layout that this program alone reads best; None for one that all but diffusers
+    read. Raises ModelError for an unknown model and for one with gaps between its blocks.
+    """
+    prefix = prefix_of(tensors)
+    own = dict(without_prefix(tensors, prefix))
+    others = tuple(name for name in tensors if not name.startswith(prefix))
+    family = family_of(shapes_of(own))
+    if family is None and (family := family_in_diffusers(shapes_of(own))) is not None:
+        own = dict(family.from_diffusers(own)) if family.from_diffusers else own
+    family = family or required_family(shapes_of(own), where)
+    ignored = {name: why for name in own if (why := _why_ignored(family, name))}
+    published = {name: tensor for name, tensor in own.items() if name not in ignored}
+    _check_blocks(published, where)
+    stored, shapes = in_layout(family, published, reader)
+    candidates = frozenset(name for name, each in stored.items() if may_be_quantized(family, name, each.shape))
+    written = {
+        name: tensor if name in candidates else stored_as(tensor, plain_format(family, published[name], outtype))
+        for name, tensor in stored.items()
+    }
+    metadata, warnings = _metadata(family, header)
+    for key, value in shapes.items():
+        metadata[key] = value
+    return DiffusionPlan(family, metadata, written, candidates, ignored, others, warnings=warnings)
+
+
+def in_layout(family: DiffusionFamily, tensors: Tensors, reader: Reader | None) -> tuple[Tensors, dict[str, Value]]:
+    """Return tensors in the shapes that a reader takes, and the keys that keep published ones."""
+    if reader == "diffusers":
+        return tensors, {}
+    shapes: dict[str, Value] = {}
+    if reader == "comfyui" and family.rearranged:
+        tensors, shapes = rearrange(tensors)
+    tensors, folded = fold(tensors)
+    return tensors, {**shapes, **folded}
+
+
+def _why_ignored(family: DiffusionFamily, name: str) -> str:
+    return next((why for pattern, why in family.ignored.items() if fnmatch.fnmatchcase(name, pattern)), "")
+
+
+def _metadata(family: DiffusionFamily, header: Mapping[str, str]) -> tuple[Metadata, tuple[str, ...]]:
+    """Return the keys of a file, with those of its safetensors header, and warnings of what is left out."""
+    metadata = Metadata({"general.architecture": family.tag})
+    if title := header.get("modelspec.title"):
+        metadata["general.name"] = title
+    warnings = []
+    for key, text in header.items():
+        if key in LEFT_OUT_KEYS or key.startswith("general."):
+            continue
+        if len(text.encode()) > MAX_TEXT:
+            warnings.append(f"the text {key!r} of the safetensors header is left out: it has {len(text):,} characters")
+        else:
+            metadata[key] = text
+    return metadata, tuple(warnings)
+
+
+def _check_blocks(names: Iterable[str], where: str) -> None:
+    """Raise ModelError if a block is missing among numbered ones: a shard was forgotten."""
+    numbers: dict[str, set[int]] = defaultdict(set)
+    for name in names:
+        if match := NUMBERED.match(name):
+            numbers[match[1]].add(int(match[2]))
+    for stem, present in numbers.items():
+        if stem.endswith(("blocks", "layers")) and (gaps := _gaps(present)):
+            problem = f"{where}: {stem}.{gaps[0]} is missing between {stem}.0 and {stem}.{max(present)}"
+            raise ModelError(problem, "a shard may be missing, or the file was cut by another tool")
+
+
+def _gaps(present: Collection[int]) -> list[int]:
+    return [number for number in range(max(present)) if number not in present]
