@@ -1,5 +1,6 @@
 """Flux.1 (dev, schnell, Kontext, Fill, control), Chroma and Flux.2."""
 
+from ..from_diffusers import flux as layouts
 from ..spec import DiffusionFamily
 
 INPUTS = ("txt_in.", "img_in.", "time_in.", "vector_in.", "guidance_in.", "final_layer.")
@@ -14,6 +15,8 @@ FLUX = DiffusionFamily(
     signatures=((DOUBLE_BLOCK,),),
     absent=(*CHROMA, SHARED_MODULATION),
     kept=INPUTS,
+    from_diffusers=layouts.FLUX,
+    diffusers_signatures=layouts.FLUX.signatures,
 )
 CHROMA_1 = DiffusionFamily(
     name="chroma",
@@ -21,6 +24,8 @@ CHROMA_1 = DiffusionFamily(
     tag="flux",
     signatures=tuple((DOUBLE_BLOCK, name) for name in CHROMA),
     kept=(*INPUTS, "distilled_guidance_layer."),
+    from_diffusers=layouts.CHROMA,
+    diffusers_signatures=layouts.CHROMA.signatures,
 )
 FLUX_2 = DiffusionFamily(
     name="flux2",
@@ -28,4 +33,6 @@ FLUX_2 = DiffusionFamily(
     tag="flux",
     signatures=((DOUBLE_BLOCK, SHARED_MODULATION),),
     kept=(*INPUTS, "_modulation"),
+    from_diffusers=layouts.FLUX_2,
+    diffusers_signatures=layouts.FLUX_2.signatures,
 )
