@@ -122,7 +122,7 @@ def _has(
         return False
     if any(name in shapes for name in family.absent):
         return False
-    return not published or all(_fits(shapes.get(name, ()), shape) for name, shape in family.shapes.items())
+    return not published or all(_agrees(family, name, shapes) for name in family.shapes)
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
@@ -143,25 +143,35 @@ def _are_all(names: Iterable[str], prefix: str) -> bool:
 
 def _nearest(shapes: Shapes) -> str:
     """Return what an unknown model lacks or has beyond the family that its names are nearest to; "" if none is near."""
-    best, family, names = max(
-        (
-            (sum(name in shapes for name in names) / len(names), family, names)
-            for family in all_families()
-            for names in family.signatures
-        ),
-        key=lambda each: each[0],
-    )
-    if best < LIKE:
+    candidates = [(family, names) for family in all_families() for names in family.signatures]
+    near = [each for each in candidates if _present(each[1], shapes) >= LIKE * len(each[1])]
+    if not near:
         return ""
+    family, names = min(near, key=lambda each: _distance(*each, shapes))
     start = f"the tensors are like those of {family.title}, but "
     if missing := [name for name in names if name not in shapes]:
         return f"{start}{', '.join(missing[:3])}{' …' if len(missing) > 3 else ''} {_are(missing)} missing"
     if beyond := [name for name in family.absent if name in shapes]:
         return f"{start}that has no {beyond[0]}"
-    wrong = next(name for name, shape in family.shapes.items() if not _fits(shapes.get(name, ()), shape))
+    wrong = next(name for name in family.shapes if not _agrees(family, name, shapes))
     wanted = "×".join("…" if size is None else str(size) for size in family.shapes[wrong])
     found = "×".join(map(str, shapes.get(wrong, ())))
     return f"{start}{wrong} is {found or 'missing'}, not {wanted}"
+
+
+def _distance(family: DiffusionFamily, names: Collection[str], shapes: Shapes) -> tuple[int, int]:
+    """Return how much a model differs from a family; of equal ones, that with more of its names is nearer."""
+    missing = len(names) - _present(names, shapes)
+    wrong = sum(name in shapes and not _agrees(family, name, shapes) for name in family.shapes)
+    return missing + wrong + _present(family.absent, shapes), -_present(names, shapes)
+
+
+def _present(names: Collection[str], shapes: Shapes) -> int:
+    return sum(name in shapes for name in names)
+
+
+def _agrees(family: DiffusionFamily, name: str, shapes: Shapes) -> bool:
+    return _fits(shapes.get(name, ()), family.shapes[name])
 
 
 def _are(names: Collection[str]) -> str:

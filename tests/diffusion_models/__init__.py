@@ -13,10 +13,12 @@ Values are random, the same in every run. A model is described by lines of a tex
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import ml_dtypes
@@ -112,7 +114,7 @@ def shapes(model: str, hidden: int = HIDDEN) -> dict[str, tuple[tuple[int, ...],
 
 def arrays(model: str, hidden: int = HIDDEN) -> Arrays:
     """Return a model's tensors: normal numbers like those of weights, the same in every run."""
-    return {name: _values(name, shape).astype(TYPES[form]) for name, (shape, form) in shapes(model, hidden).items()}
+    return {name: _values(name, shape, form) for name, (shape, form) in shapes(model, hidden).items()}
 
 
 def write(path: Path, model: str, prefix: str = "", others: Arrays | None = None, hidden: int = HIDDEN) -> Path:
@@ -122,9 +124,17 @@ def write(path: Path, model: str, prefix: str = "", others: Arrays | None = None
     return path
 
 
-def _values(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    generator = np.random.default_rng(zlib.crc32(name.encode()))
-    return generator.standard_normal(shape, np.float32) * np.float32(0.02)
+@cache
+def _numbers(form: str) -> NDArray:
+    numbers = np.random.default_rng(0).standard_normal(1_000_003, np.float32) * np.float32(0.02)
+    return numbers.astype(TYPES[form])
+
+
+def _values(name: str, shape: tuple[int, ...], form: str) -> NDArray:
+    numbers = _numbers(form)
+    start = zlib.crc32(name.encode()) % len(numbers)
+    places = np.arange(start, start + math.prod(shape))
+    return np.take(numbers, places, mode="wrap").reshape(shape)
 
 
 def _lines(text: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...], str]]:

@@ -128,33 +128,28 @@ out.2 4,c,3,3 +
 
 
 def four_levels(text: str, is_linear: bool) -> str:
-    """Describe SD 1's levels, all with the first one's channels: attention on the upper three, and in the middle."""
-    lines = [UNET_ENDS]
-    for number in (1, 4, 7, 10):
-        lines.append(residual(f"input_blocks.{number}.0", "c", "c"))
-    for number in (1, 7):
-        lines.append(attention(f"input_blocks.{number}.1", "c", text, 1, is_linear))
-    lines.append("\n".join(f"input_blocks.{number}.0.op c,c,3,3 +" for number in (3, 6, 9)))
+    """Describe SD 1's levels, all with the first one's channels: attention (on one block of two) but on the lowest."""
+    lines = [UNET_ENDS, "\ninput_blocks.{3,6,9}.0.op c,c,3,3 +"]
+    lines += [residual(f"input_blocks.{number}.0", "c", "c") for number in (1, 2, 4, 5, 7, 8, 10, 11)]
     lines += [residual(f"middle_block.{number}", "c", "c") for number in (0, 2)]
-    lines.append(attention("middle_block.1", "c", text, 1, is_linear))
-    lines += [residual(f"output_blocks.{number}.0", "2c", "c") for number in (2, 5, 8, 11)]
-    lines.append(attention("output_blocks.5.1", "c", text, 1, is_linear))
+    lines += [residual(f"output_blocks.{number}.0", "2c", "c") for number in range(12)]
+    stems = ("input_blocks.1.1", "input_blocks.7.1", "middle_block.1", "output_blocks.5.1")
+    lines += [attention(stem, "c", text, 1, is_linear) for stem in stems]
     lines.append("\noutput_blocks.2.1.conv c,c,3,3 +\noutput_blocks.{5,8}.2.conv c,c,3,3 +\n")
     return "\n".join(lines)
 
 
 def three_levels(has_middle: bool = True) -> str:
-    """Describe SDXL's levels, all with the first one's channels: attention on the lower two."""
-    lines = [UNET_ENDS, "label_emb.0.0 4c,2816 +\nlabel_emb.0.2 4c,4c +\n"]
-    lines += [residual(f"input_blocks.{number}.0", "c", "c") for number in (1, 4, 7)]
-    lines.append(attention("input_blocks.4.1", "c", "2048", 2, True))
-    lines.append(attention("input_blocks.7.1", "c", "2048", 3, True))
-    lines.append("input_blocks.{3,6}.0.op c,c,3,3 +")
-    lines.append(residual("middle_block.0", "c", "c"))
+    """Describe SDXL's levels, all with the first one's channels: attention (on one block of two) on the lower two."""
+    lines = [UNET_ENDS, "\nlabel_emb.0.0 4c,2816 +\nlabel_emb.0.2 4c,4c +\ninput_blocks.{3,6}.0.op c,c,3,3 +"]
+    lines += [residual(f"input_blocks.{number}.0", "c", "c") for number in (1, 2, 4, 5, 7, 8)]
+    lines += [residual(f"output_blocks.{number}.0", "2c", "c") for number in range(9)]
+    lines += [residual("middle_block.0", "c", "c")]
+    stems = {"input_blocks.4.1": 2, "output_blocks.0.1": 3}
     if has_middle:
-        lines.append(attention("middle_block.1", "c", "2048", 3, True))
         lines.append(residual("middle_block.2", "c", "c"))
-    lines += [residual(f"output_blocks.{number}.0", "2c", "c") for number in (2, 5, 8)]
+        stems |= {"middle_block.1": 3}
+    lines += [attention(stem, "c", "2048", depth, True) for stem, depth in stems.items()]
     lines.append("\noutput_blocks.{2,5}.2.conv c,c,3,3 +\n")
     return "\n".join(lines)
 
@@ -223,8 +218,8 @@ init_x_linear h,16 +
 double_layers.{0..3}:
     mod{C,X}.1 2h,h
     attn.w{1,2}{q,k,v,o} h,h
-    mlp{C,X}.c_fc{1,2} h,h
-    mlp{C,X}.c_proj h,h
+    mlp{C,X}.c_fc{1,2} 64,h
+    mlp{C,X}.c_proj h,64
 single_layers.{0..1}:
     modCX.1 6h,h
     attn.w1{q,k,v,o} h,h
@@ -247,8 +242,8 @@ double_stream_blocks.0.block:
     attn1.{q,k}_rms_norm_t h
     ff_i.shared_experts.{w1,w3} h,h
     ff_i.shared_experts.w2 h,h
-    ff_i.experts.{0..1}.{w1,w3} m,h
-    ff_i.experts.{0..1}.w2 h,m
+    ff_i.experts.{0..1}.{w1,w3} h,h
+    ff_i.experts.{0..1}.w2 h,h
     ff_i.gate 4,h
     ff_t.{w1,w3} m,h
     ff_t.w2 h,m
@@ -312,10 +307,10 @@ cap_embedder.0 t
 cap_embedder.1 h,t +
 final_layer.linear 64,h +
 final_layer.adaLN_modulation.1 h,{gate} +
-noise_refiner.{{0..1}}:"""
+noise_refiner.0:"""
         + layer
         + modulation.format(number)
-        + "context_refiner.{0..1}:"
+        + "context_refiner.0:"
         + layer
         + "layers.{0..1}:"
         + layer
@@ -451,8 +446,8 @@ txt_in.individual_token_refiner.blocks.{0..1}:
     norm{1,2} h +
     self_attn.qkv 3h,h +
     self_attn.proj h,h +
-    mlp.0 m,h +
-    mlp.2 h,m +
+    mlp.0 h,h +
+    mlp.2 h,h +
     adaLN_modulation.1 2h,h +
 """
 GLYPHS = """

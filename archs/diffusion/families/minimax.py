@@ -23,5 +23,12 @@ MINIMAX_H3 = DiffusionFamily(
         "token_refiner.",
         "final_layer.",
     ),
-    float32=("adaln_t_table", "rope.inv_freq"),
+    float32=(
+        "video_patch_proj.",
+        "audio_patch_proj.",
+        "final_layer.video_out.",
+        "final_layer.audio_out.",
+        "adaln_t_table",
+        "rope.inv_freq",
+    ),  # as published
 )

@@ -7,7 +7,7 @@ names of published checkpoints. Convolutions stay F16: ComfyUI-GGUF alone reads 
 from ..spec import DiffusionFamily
 
 ENDS = ("input_blocks.0.0.weight", "out.2.weight", "time_embed.2.weight")
-CLASSES = "label_emb.0.0.weight"
+CLASSES, CLASSES_2 = "label_emb.0.0.weight", "label_emb.0.2.weight"
 FOURTH_LEVEL = "input_blocks.9.0.op.weight"  # the third downsampling
 VIDEO = "input_blocks.1.0.time_stack.in_layers.2.weight"  # of Stable Video Diffusion
 THREE_LEVELS = (
@@ -32,7 +32,7 @@ SD_1 = DiffusionFamily(
     title="Stable Diffusion 1 and 2",
     tag="sd1",
     signatures=((*ENDS, *FOUR_LEVELS),),
-    absent=(CLASSES, VIDEO),
+    absent=(CLASSES, CLASSES_2, VIDEO),
     kept=KEPT,
     rearranged=True,
 )
