@@ -55,8 +55,8 @@ def plan_diffusion(
     prefix = prefix_of(tensors)
     own = dict(without_prefix(tensors, prefix))
     others = tuple(name for name in tensors if not name.startswith(prefix))
-    family = family_of(shapes_of(own))
-    if family is None and (family := family_in_diffusers(shapes_of(own))) is not None:
+    family = family_of(shapes_of(own), where)
+    if family is None and (family := family_in_diffusers(shapes_of(own), where)) is not None:
         own = dict(family.from_diffusers(own)) if family.from_diffusers else own
     family = family or required_family(shapes_of(own), where)
     ignored = {name: why for name in own if (why := _why_ignored(family, name))}

@@ -204,10 +204,11 @@ SMALL = {
         "convert_ldm_unet_checkpoint",
         FOUR_LEVELS
         | {
+            "down_block_types": ("DownBlock2D", *["CrossAttnDownBlock2D"] * 2, "DownBlock2D"),
+            "up_block_types": ("UpBlock2D", *["CrossAttnUpBlock2D"] * 2, "UpBlock2D"),
             "addition_embed_type": "text_time",
             "addition_time_embed_dim": 8,
             "projection_class_embeddings_input_dim": 80,
-            "layers_per_block": 1,
         },
         prefix="model.diffusion_model.",
     ),

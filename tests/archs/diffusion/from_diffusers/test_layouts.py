@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from archs.diffusion import from_diffusers
+from archs.diffusion.detection import family_in_diffusers, family_of
 from archs.diffusion.from_diffusers import flux, ideogram
 from archs.diffusion.from_diffusers.rules import DiffusersLayout
 from quants import Tensor, from_array
@@ -93,6 +94,19 @@ def test_signatures_are_of_one_layout(name: str) -> None:
     record = records()[name]
     assert matching(record["tensors"]) == [record["layout"]]
     assert not matching(record["published"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_family_is_found_in_both_layouts(name: str) -> None:
+    record = records()[name]
+    shapes = {each: tuple(shape) for each, (shape, _, _) in record["tensors"].items()}
+    family = family_in_diffusers(shapes)
+    assert family is not None
+    assert family.from_diffusers is layout_of(name)
+    assert family_of(shapes) is None
+    published = record["published"]
+    assert any(all(each in published for each in names) for names in family.signatures)
+    assert not any(each in published for each in family.absent)
 
 
 def test_every_layout_is_recorded() -> None:
