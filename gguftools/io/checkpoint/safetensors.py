@@ -136,7 +136,7 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int, read_bytes: Read
     return Tensor(name, tuple(shape), form, read, f"{path.name}: {name}")
 
 
-WRITTEN = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8")  # what we write; ggml has the same names
+WRITTEN = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2")  # what we write
 
 
 def plan_safetensors(tensors: Sequence[TensorInfo], metadata: Mapping[str, str]) -> bytes:
