@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from quants import Format, Tensor, format_named
 from quants.errors import ModelError
 
 from ..diffusion.detection import family_in_diffusers, family_of, prefix_of, required_family, shapes_of, without_prefix
@@ -21,6 +22,8 @@ from ..spec import Tensors
 
 LEFT_OUT_KEYS = ("format",)  # of safetensors' metadata: of the file, not of the model
 MAX_TEXT = 1 << 20  # bytes of a text that is copied from the safetensors header
+KEEP = "KEEP"  # every tensor in the type that it has
+SAFE = ("F32", "F16")  # types that programs read in any tensor; of others some take the stored bytes for values
 Change = Callable[[DiffusionFamily, Tensors], Tensors]
 NUMBERED = re.compile(r"^(.*?)\.(\d+)\.(.*)$")
 
@@ -55,10 +58,10 @@ def plan_diffusion(
     """Plan the file of an image or video model.
 
     tensors: by their names in the source, with or without a prefix, in the published layout or diffusers'. header:
-    `__metadata__` of its safetensors file. where: names the source in errors. outtype: F32, F16, BF16, or AUTO for
-    ComfyUI-GGUF's rule. reader: the layout that this program alone reads best; None for one that all but diffusers
-    read. change: of tensors under their published names (adapters). Raises ModelError for an unknown model and for one
-    with gaps between its blocks.
+    `__metadata__` of its safetensors file. where: names the source in errors. outtype: F32, F16, BF16, AUTO for
+    ComfyUI-GGUF's rule, or KEEP. reader: the layout that this program alone reads best; None for one that all but
+    diffusers read. change: of tensors under their published names (adapters). Raises ModelError for an unknown model
+    and for one with gaps between its blocks.
     """
     found = split(tensors)
     if MODEL not in found.parts and found.parts:
@@ -73,7 +76,7 @@ def plan_diffusion(
     stored, shapes = in_layout(family, published, reader)
     candidates = frozenset(name for name, each in stored.items() if may_be_quantized(family, name, each.shape))
     written = {
-        name: tensor if name in candidates else stored_as(tensor, plain_format(family, published[name], outtype))
+        name: tensor if name in candidates else stored_as(tensor, _format(family, published[name], outtype))
         for name, tensor in stored.items()
     }
     metadata, warnings = _metadata(family, header)
@@ -95,6 +98,14 @@ def _published(tensors: Tensors, where: str) -> tuple[DiffusionFamily, Tensors, 
     if family is None and (family := family_in_diffusers(shapes_of(own))) is not None:
         own = family.from_diffusers(own) if family.from_diffusers else own
     return family or required_family(shapes_of(own), where), own, unknown
+
+
+def _format(family: DiffusionFamily, tensor: Tensor, outtype: str) -> Format:
+    """Return the format of a tensor that is not quantized; with KEEP its own, if all programs read it there."""
+    if outtype != KEEP:
+        return plain_format(family, tensor, outtype)
+    is_matrix = len(tensor.shape) == 2 and tensor.name.endswith(".weight")
+    return tensor.format if is_matrix or tensor.format.name in (*SAFE, "I32", "I64") else format_named("F32")
 
 
 def in_layout(family: DiffusionFamily, tensors: Tensors, reader: Reader | None) -> tuple[Tensors, dict[str, Value]]:

@@ -1,12 +1,13 @@
 """Convert image and video models: the model to GGUF, and on request the files of its VAE and text encoders."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from archs.diffusion.parts import MODEL
+from archs.diffusion.parts import MODEL, VAE
 from archs.metadata import Metadata
 from quants import Format, Tensor, format_named
 from quants.arguments import PathLike
@@ -26,6 +27,7 @@ from ..models.diffusion_parts import (
 )
 from ..models.diffusion_sources import Change, of_diffusion
 from ..models.model import Model, of_parts
+from ..models.outputs import write_plain
 from ..models.sources import of_encoders
 from ..quantization.outputs import MODEL_SUFFIX
 from ..quantization.outtypes import FILE_TYPES
@@ -62,8 +64,10 @@ class ImageConversion:
         """Write the chosen parts, all or none. Raises as `convert`."""
         found = components_of(self.source)
         wanted = chosen(found, self.part, self.source)
-        if len(wanted) == 1 or self.part == MODEL:
+        if self.part == MODEL:
             return replace(report := self._files(wanted), warnings=[*report.warnings, *_left_out(found, wanted)])
+        if len(wanted) == 1:
+            return self._files(wanted)
         if self.write.manifest:
             raise OptionError("a manifest describes one file, and this writes several", "name one part")
         return self._files(wanted)
@@ -83,7 +87,11 @@ class ImageConversion:
         """Write the GGUF file of a model."""
         parts = of_diffusion(component.path, self.outtype, self.options.reader, self.change)
         model = of_parts(parts)
-        outtype = (model.origin.outtype or "F16") if self.outtype == "AUTO" else self.outtype
+        if model.origin.outtype is None:
+            path = self._path(component.label, f"-{self.options.reader or 'copy'}.gguf")
+            write = replace(self.write, reads=model.origin.reads.union(self.write.reads))
+            return write_plain(model, path, None, write, warnings=model.origin.warnings)
+        outtype = model.origin.outtype if self.outtype == "AUTO" else self.outtype
         report = self.write_model(model, self._path(component.label, f"-{outtype}.gguf"), outtype)
         told = [each for each in model.origin.warnings if each not in report.warnings]
         return replace(report, warnings=[*report.warnings, *told])
@@ -104,7 +112,8 @@ class ImageConversion:
     def _part(self, component: Component, model: Model | None, warnings: list[str]) -> list[QuantizeReport]:
         """Write the files of a part other than the model."""
         if model is None:
-            return [replace(self._published(component), warnings=warnings)]
+            report = self._published(component)
+            return [replace(report, warnings=[*warnings, *report.warnings])]
         own_type = model.origin.outtype or "F16"
         outtype = own_type if self.outtype == "AUTO" else self.outtype
         if self.part == "all" and outtype not in FLOATS:
@@ -129,7 +138,9 @@ class ImageConversion:
         path = self._path(component.label, SAFETENSORS)
         header = component.weights.header if component.weights else {}
         reads = component.reads.union(self.write.reads)
-        return write_safetensors(path, named_tensors(component), header, wanted, replace(self.write, reads=reads))
+        tensors = named_tensors(component)
+        report = write_safetensors(path, tensors, header, wanted, replace(self.write, reads=reads))
+        return replace(report, warnings=_of_diffusers(component, tensors))
 
     def _path(self, label: str, ending: str) -> Path:
         """Return a part's file: next to the named one, under its name with the label, or NAME-LABEL-TYPE in a folder.
@@ -154,6 +165,14 @@ def _left_out(found: Sequence[Component], written: Sequence[Component]) -> list[
     """Return a warning that names the parts that are not written, or none."""
     names = ", ".join(each.label or each.part for each in found if each not in written)
     return [f'other parts are not written: {names}; part="all" writes them, too'] if names else []
+
+
+def _of_diffusers(component: Component, tensors: Mapping[str, Tensor]) -> list[str]:
+    """Return a warning for a VAE whose names only diffusers reads, or none; those of image models others read, too."""
+    names = [name for name in tensors if name.startswith("decoder.up_blocks.")]
+    if component.part != VAE or not names or "decoder.up_blocks.0.resnets.0.norm1.weight" in tensors:
+        return []
+    return [f"{component.label} keeps diffusers' names, which ComfyUI does not read: take its published file there"]
 
 
 def together(reports: Sequence[QuantizeReport]) -> QuantizeReport:
@@ -184,6 +203,7 @@ def write_safetensors(
     beginning = plan_safetensors(entries, {"format": "pt", **header})
     total = len(beginning) + sum(entry.nbytes for entry in entries)
     check_target(path, write.reads, write.overwrite or write.writes_nothing)
+    free, started = free_bytes(path), time.perf_counter()
     if not write.writes_nothing:
         check_space(path, total)
         with atomic_output(path, overwrite=write.overwrite, reads=write.reads) as file:
@@ -201,7 +221,8 @@ def write_safetensors(
     )
     main = max(forms.values(), key=lambda form: sum(each.nbytes for each in reports if each.format == form.name)).name
     output = OutputReport(main, path, (path,), total, reports)
-    return QuantizeReport((output,), write.dry_run, sum(each.nbytes for each in tensors.values()), free_bytes(path))
+    source = sum(each.nbytes for each in tensors.values())
+    return QuantizeReport((output,), write.dry_run, source, free, seconds=time.perf_counter() - started)
 
 
 def _format(tensor: Tensor, outtype: str | None) -> Format:

@@ -67,7 +67,7 @@ def is_diffusion(source: PathLike) -> bool:
 
 def is_diffusion_gguf(source: PathLike) -> bool:
     """Return True for a GGUF file of an image or video model, which `convert` arranges for another program."""
-    if is_remote(source) or not Path(source).is_file() or Path(source).suffix.lower() != ".gguf":
+    if is_remote(source) or not Path(source).is_file() or not is_gguf(Path(source)):
         return False
     from archs.diffusion.detection import prefix_of, shapes_of, without_prefix
 
@@ -123,7 +123,7 @@ def _bare_files(folder: Path) -> list[Path]:
 def open_weights(path: Path) -> Weights:
     """Open the weights of an image or video model; only headers are read. Raises FileError."""
     if not path.is_dir():
-        return _of_gguf(path) if path.suffix.lower() == ".gguf" else joined(_whole_set(path))
+        return _of_gguf(path) if is_gguf(path) else joined(_whole_set(path))
     if bare := _bare_files(path):
         return joined(bare)
     folders = model_folders(path)
@@ -212,7 +212,9 @@ def _of_gguf(path: Path) -> Weights:
     kept = Metadata()
     for key in file.metadata:
         structural = key.startswith(("general.", ORIGINAL_SHAPE, "split.", "comfy.gguf."))
-        if key == "general.name" or (not structural and file.metadata.value(key).type is not ValueType.ARRAY):
+        if key in ("general.name", "general.file_type", "general.quantization_version") or (
+            not structural and file.metadata.value(key).type is not ValueType.ARRAY
+        ):
             kept[key] = file.metadata.value(key)
     weights = Weights(tensors, {}, tuple(file.shards), kept)
     companion = path.with_name(FIXED_SHAPES.format(file.metadata.get("general.architecture", "")))
@@ -228,20 +230,22 @@ def of_diffusion(
 ) -> Parts:
     """Return the parts of the file that an image or video model becomes; nothing is read but headers.
 
-    outtype: F32, F16, BF16, AUTO for the type of most weights, or another for ComfyUI-GGUF's rule. reader, change: as
-    of `archs.plans.diffusion.plan_diffusion`. Raises FileError, ModelError.
+    outtype: F32, F16, BF16, AUTO for the type of most weights (of a GGUF file, for the types that it has), or another
+    for ComfyUI-GGUF's rule. reader, change: as of `archs.plans.diffusion.plan_diffusion`. Raises FileError, ModelError.
     """
-    from archs.plans.diffusion import plan_diffusion
+    from archs.plans.diffusion import KEEP, plan_diffusion
 
     from ..quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
 
     path = Path(source)
     with recorded_reads() as states:
         weights = open_weights(path)
-    own_type = checkpoint_type(weights.tensors.values(), packed=False)
+    own_type, is_copy = checkpoint_type(weights.tensors.values(), packed=False), outtype == "AUTO" and is_gguf(path)
     plain = own_type if outtype == "AUTO" else outtype if outtype in ("F32", "F16", "BF16") else "AUTO"
+    if is_gguf(path) and outtype in ("F32", "F16", "BF16"):
+        weights = weights._replace(tensors={name: as_values(each) for name, each in weights.tensors.items()})
     try:
-        planned = plan_diffusion(weights.tensors, weights.header, str(path), plain, reader, change)
+        planned = plan_diffusion(weights.tensors, weights.header, str(path), KEEP if is_copy else plain, reader, change)
     except ModelError:
         _refuse_language_model(path, weights.tensors)
         raise
@@ -253,12 +257,26 @@ def of_diffusion(
         weights.files,
         states,
         recorded=(("diffusion", plain, reader or ""), *((("an adapter",),) if change else ())),
-        outtype=own_type,
+        outtype=None if is_copy else own_type,
         candidates=planned.candidates,
         warnings=(*weights.notes, *planned.warnings),
         reopen=None if change else partial(_tensors, path.absolute(), outtype, reader),
     )
+    if is_copy:
+        return Parts(metadata, planned.tensors, origin)
     return Parts(with_file_type(metadata, FILE_TYPES[own_type]), planned.tensors, origin)
+
+
+def is_gguf(path: Path) -> bool:
+    """Return True for the name of a GGUF file."""
+    return path.suffix.lower() == ".gguf"
+
+
+def as_values(tensor: Tensor) -> Tensor:
+    """Return a quantized tensor in float32, others as they are."""
+    from archs.transforms import as_float32
+
+    return as_float32(tensor) if tensor.format.is_quantized else tensor
 
 
 def _tensors(path: Path, outtype: str, reader: Reader | None) -> Mapping[str, Tensor]:
