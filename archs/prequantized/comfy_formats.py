@@ -187,7 +187,7 @@ def grouped(layer: Layer) -> Tensor:
         np.clip(values, -LARGEST_INT8, LARGEST_INT8, out=values)
         values *= outputs(start, start + len(values))
         if shift is not None:
-            by_group = values.reshape(len(values), -1, size)
+            by_group = values.reshape(len(values), width // size, size)
             by_group += shift(start, start + len(values))[:, :, None]
         rotated(values, start)
 
