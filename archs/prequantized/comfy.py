@@ -12,7 +12,7 @@ A weight is read if names, types and JSON say what it means. Anything else is re
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from quants import Tensor
 from quants.errors import ModelError
@@ -68,13 +68,13 @@ def unpacked_weights(tensors: Tensors, header: Mapping[str, str]) -> Unpacked:
     wholes = [_described(Layer(name, found, plain.tensors)) for name, found in settings.items()]
     wholes += [
         (float8(Layer(name, {}, plain.tensors), suffix), [f"{name}.weight", name + suffix])
-        for name, suffix in _scaled_layers(plain.tensors, settings)
+        for name, suffix in _scaled_layers(plain.tensors, settings).items()
     ]
     markers = [name for name in plain.tensors if name == MARKER or name.endswith(f".{MARKER}")]
     activations = [name for name in plain.tensors if name.endswith(ACTIVATIONS)]
     result = replaced(plain.tensors, wholes, [*markers, *activations])
     _check_markers(markers, plain.tensors)
-    _check_rest(result.tensors, {whole.name for whole, _ in wholes})
+    _check_rest(result.tensors, {whole.name for whole, _ in wholes}, plain.tensors)
     return Unpacked(result.tensors, [*plain.ignored, *result.ignored])
 
 
@@ -99,14 +99,16 @@ def _described(layer: Layer) -> tuple[Tensor, list[str]]:
     return form.read(layer), [f"{layer.name}.{each}" for each in names]
 
 
-def _scaled_layers(tensors: Tensors, settings: Mapping[str, object]) -> Iterable[tuple[str, str]]:
-    """Return each layer that has a scale and no settings, with the scale's ending. Only 8-bit floats need no more."""
+def _scaled_layers(tensors: Tensors, settings: Mapping[str, object]) -> dict[str, str]:
+    """Return the layers that have a scale and no settings, with the scale's ending. Only 8-bit floats need no more."""
+    found: dict[str, str] = {}
     for name in tensors:
         suffix = next((each for each in (OLD_SCALE, SCALE) if name.endswith(each)), None)
         layer = name.removesuffix(suffix) if suffix else ""
         weight = tensors.get(f"{layer}.weight")
         if suffix and layer not in settings and weight is not None and weight.format.name in FLOAT8:
-            yield layer, suffix
+            found.setdefault(layer, suffix)
+    return found
 
 
 def _check_markers(markers: list[str], tensors: Tensors) -> None:
@@ -120,15 +122,14 @@ def _check_markers(markers: list[str], tensors: Tensors) -> None:
             raise ModelError(problem, hint="the tool that wrote the file lost the scales: fetch the original")
 
 
-def _check_rest(tensors: Tensors, read: set[str]) -> None:
+def _check_rest(tensors: Tensors, read: set[str], stored_tensors: Tensors) -> None:
     """Raise ModelError for what belongs to a quantized weight and was not read, and for codes without scales."""
+    for name, tensor in tensors.items():
+        if ending := next((each for each in COMPANIONS if name.endswith(each)), None):
+            raise _unused(stored_tensors, tensor, ending)
     alike = {_role(name) for name in read}
     for name, tensor in tensors.items():
-        if name in read:
-            continue
-        if ending := next((each for each in COMPANIONS if name.endswith(each)), None):
-            raise _unused(tensors, tensor, ending)
-        if not name.endswith(".weight"):
+        if name in read or not name.endswith(".weight"):
             continue
         stored = f"{tensor.where} is {tensor.format.name} {list(tensor.shape)}"
         if tensor.format.name in CODES:

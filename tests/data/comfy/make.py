@@ -1,7 +1,7 @@
-"""Write the files of this folder: small weights that comfy-kitchen, which defines ComfyUI's formats, stored and decoded.
+"""Write the files of this folder: small weights stored and decoded by comfy-kitchen, which defines ComfyUI's formats.
 
-Each file has one layer `w` with its settings in w.comfy_quant; `expected` is what the library decodes, in float32. Needs
-torch, safetensors and comfy-kitchen 0.2.40; tests don't run it. Without a GPU its plain torch implementation is used.
+Each file has one layer `w` with its settings in w.comfy_quant; `expected` is what the library decodes, in float32.
+Needs torch, safetensors and comfy-kitchen 0.2.40; tests don't run it. Without a GPU its plain torch code is used.
 
     python make.py
 """
