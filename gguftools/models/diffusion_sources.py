@@ -15,7 +15,7 @@ from quants.arguments import PathLike
 from quants.errors import FileError, ModelError
 
 from ..io.checkpoint.folder import DIFFUSERS_LAYOUTS, SHARD, open_torch, weight_files
-from ..io.checkpoint.safetensors import header_metadata, open_safetensors
+from ..io.checkpoint.safetensors import open_safetensors, read_metadata
 from ..io.gguf.shards import shard_paths
 from ..io.naming import few, is_remote
 from ..writing.origin import Origin
@@ -178,7 +178,7 @@ def joined(files: list[Path]) -> Weights:
             if name in tensors:
                 raise FileError(f"tensor {name!r} is in two files: {tensors[name].origin} and {tensor.origin}")
             tensors[name] = tensor
-        header |= {} if is_pickle else header_metadata(file)
+        header |= {} if is_pickle else read_metadata(file)
     return Weights(tensors, header, tuple(files))
 
 
