@@ -87,12 +87,5 @@ def encoder_name(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return LANGUAGE_MODEL if any(".layers.0." in f".{name}" for name in shapes) else ""
 
 
-def is_vae(names: Tensors | Mapping[str, tuple[int, ...]]) -> bool:
-    """Return True for the tensors of a VAE: an encoder and a decoder of images, without a part around them."""
-    return any(name.startswith("decoder.") for name in names) and any(
-        name.startswith(("encoder.conv", "encoder.down", "decoder.conv", "decoder.up")) for name in names
-    )
-
-
 def _why_ignored(name: str) -> str:
     return next((why for pattern, why in IGNORED.items() if fnmatch.fnmatchcase(name, pattern)), "")

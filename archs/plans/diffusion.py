@@ -94,8 +94,8 @@ def _published(tensors: Tensors, where: str) -> tuple[DiffusionFamily, Tensors, 
     prefix = prefix_of(tensors)
     own = without_prefix(tensors, prefix)
     unknown = [name for name in tensors if not name.startswith(prefix)]
-    family = family_of(shapes_of(own))
-    if family is None and (family := family_in_diffusers(shapes_of(own))) is not None:
+    family = family_of(shapes_of(own), where)
+    if family is None and (family := family_in_diffusers(shapes_of(own), where)) is not None:
         own = family.from_diffusers(own) if family.from_diffusers else own
     return family or required_family(shapes_of(own), where), own, unknown
 
