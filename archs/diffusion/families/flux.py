@@ -3,6 +3,7 @@
 Sources: ComfyUI's `model_detection.py`, stable-diffusion.cpp's `flux.hpp`, and lists of names of published checkpoints.
 """
 
+from ..from_diffusers import flux as layouts
 from ..spec import DiffusionFamily
 
 INPUTS = ("txt_in.", "img_in.", "time_in.", "vector_in.", "guidance_in.", "final_layer.")
@@ -24,6 +25,8 @@ FLUX = DiffusionFamily(
     signatures=((*BLOCKS, "img_in.weight", POOLED_TEXT, OUTPUT),),
     absent=RELATIVES,
     kept=INPUTS,
+    from_diffusers=layouts.FLUX,
+    diffusers_signatures=layouts.FLUX.signatures,
 )
 LONGCAT_IMAGE = DiffusionFamily(
     name="longcat_image",
@@ -48,6 +51,8 @@ CHROMA_1 = DiffusionFamily(
     signatures=tuple((*BLOCKS, "img_in.weight", name, OUTPUT) for name in CHROMA),
     absent=NERF,
     kept=(*INPUTS, "distilled_guidance_layer."),
+    from_diffusers=layouts.CHROMA,
+    diffusers_signatures=layouts.CHROMA.signatures,
 )
 CHROMA_RADIANCE = DiffusionFamily(
     name="chroma_radiance",
@@ -62,4 +67,6 @@ FLUX_2 = DiffusionFamily(
     tag="flux",
     signatures=((*BLOCKS, "img_in.weight", SHARED_MODULATION, OUTPUT),),
     kept=(*INPUTS, "_modulation"),
+    from_diffusers=layouts.FLUX_2,
+    diffusers_signatures=layouts.FLUX_2.signatures,
 )

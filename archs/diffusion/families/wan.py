@@ -5,6 +5,7 @@ Sources: ComfyUI's `model_detection.py` and `ldm/wan`, stable-diffusion.cpp's `w
 
 from dataclasses import replace
 
+from ..from_diffusers import wan as layouts
 from ..spec import DiffusionFamily
 
 CONTROL = "vace_patch_embedding.weight"
@@ -31,6 +32,8 @@ WAN = DiffusionFamily(
     absent=RELATIVES,
     kept=("patch_embedding", "text_embedding.", "time_embedding.", "time_projection.", "img_emb.", "head."),
     float32=(".modulation", "img_emb.emb_pos"),
+    from_diffusers=layouts.WAN,
+    diffusers_signatures=layouts.WAN.signatures,
 )
 
 
@@ -43,6 +46,7 @@ def _with(name: str, title: str, own: tuple[str, ...], kept: tuple[str, ...] = (
         signatures=tuple((*NAMES, each) for each in own),
         absent=tuple(each for each in RELATIVES if each not in own),
         kept=(*WAN.kept, *kept),
+        diffusers_signatures=(),
     )
 
 
