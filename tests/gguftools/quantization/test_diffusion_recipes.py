@@ -5,21 +5,47 @@ from __future__ import annotations
 import pytest
 
 from archs.diffusion.spec import DiffusionFamily
-from gguftools.quantization.recipes import RECIPES, ModelFacts, Options, choose, recipe_named
+from gguftools.quantization.recipes import RECIPES, ModelFacts, Options, choose, model_facts, recipe_named
 from quants.errors import OptionError
 from quants.format import format_named
+from tests import diffusion_models
 
 from .image_models import MODELS, qwen_image
 
-# What the patch keeps, by the file's tag.
+# What the patch keeps, by the file's tag, and of Qwen-Image its branch.
+UNET = "class_embedding. time_embedding. add_embedding. time_embed. label_emb. conv_in. conv_out. out.2"
+FLUX = "txt_in. img_in. time_in. vector_in. guidance_in. final_layer."
 KEPT = {
-    "flux": "txt_in. img_in. time_in. vector_in. guidance_in. final_layer.",
+    "flux": FLUX,
+    "hyvid": FLUX,
     "sd3": "final_layer. time_text_embed. context_embedder. t_embedder. y_embedder. x_embedder.",
-    "wan": "patch_embedding. text_embedding. time_projection. time_embedding. img_emb. head.",
-    "sdxl": "class_embedding. time_embedding. add_embedding. time_embed. label_emb. conv_in. conv_out. out.2",
+    "wan": "modulation. patch_embedding. text_embedding. time_projection. time_embedding. img_emb. head.",
+    "sdxl": UNET,
+    "sd1": UNET,
     "lumina2": "t_embedder. x_embedder. final_layer. cap_embedder. context_refiner. noise_refiner.",
     "hidream": "p_embedder. t_embedder. x_embedder. final_layer. .ff_i.gate.weight caption_projection.",
+    "aura": "t_embedder. init_x_linear. modF.1.weight cond_seq_linear.weight final_linear.weight",
+    "ltxv": "adaln_single. caption_projection. patchify_proj. proj_out. scale_shift_table",
+    "cosmos": "p_embedder. t_embedder. t_embedding_norm. x_embedder. pos_embedder. final_layer.",
     "qwen_image": "img_in txt_in time_text_embed norm_out proj_out",
+}
+# Tiny checkpoints of the models that the patch was made for.
+KNOWN = {
+    "flux_dev": "flux",
+    "sd35_large": "sd3",
+    "sd35_medium": "sd3",
+    "sd15": "sd1",
+    "sdxl": "sdxl",
+    "aura": "aura",
+    "hidream": "hidream",
+    "lumina2": "lumina2",
+    "z_image": "lumina2",
+    "cosmos1": "cosmos",
+    "cosmos_predict2": "cosmos",
+    "ltxv": "ltxv",
+    "hyvid": "hyvid",
+    "wan_t2v": "wan",
+    "wan_i2v": "wan",
 }
 # ComfyUI-GGUF's table: the format of weights without a role, of values, of joined q, k, v, and of second matrices.
 TABLE = {
@@ -96,6 +122,34 @@ def test_types_are_the_peers(recipe, tag):
             assert got[name] in ("Q4_0", "Q5_0", "Q5_1", "Q8_0")
         else:
             assert got[name] == ("BF16" if form == "=" else form), name
+
+
+@pytest.mark.parametrize("model", KNOWN)
+def test_tiny_models_have_the_peers_types(model):
+    """With the family that names and shapes tell, and what it keeps."""
+    shapes = {name: shape for name, (shape, _) in diffusion_models.shapes(model).items()}
+    triples = [(name, shape, format_named("F16")) for name, shape in shapes.items()]
+    facts = model_facts({"general.architecture": KNOWN[model]}, shapes)
+    assert facts.image_family.name == diffusion_models.MODELS[model].family
+    for recipe in TABLE:
+        got = {each.name: each.format.name for each in choose(recipe_named(recipe), triples, facts)}
+        for name, form in peers(recipe, KNOWN[model], shapes).items():
+            if form == "F16" and got[name] != "F16":
+                assert shapes[name][1] % 256
+            else:
+                assert got[name] == ("F16" if form == "=" else form), (recipe, name)
+
+
+def test_names_of_no_family_keep_what_the_tag_keeps():
+    shapes = {"img_in.weight": (512, 256), "blocks.0.attn.qkv.weight": (512, 256), "single_modulation.w": (2, 256)}
+    facts = model_facts({"general.architecture": "flux"}, shapes)
+    assert (facts.image_family.name, facts.image_family.tag) == ("", "flux")
+    triples = [(name, shape, format_named("BF16")) for name, shape in shapes.items()]
+    assert [each.format.name for each in choose(recipe_named("Q4_K_M"), triples, facts)] == ["BF16", "Q5_K", "BF16"]
+
+
+def test_text_models_have_no_family():
+    assert model_facts({"general.architecture": "llama"}, MODELS["flux"]).image_family is None
 
 
 def test_order_of_a_file_counts():
