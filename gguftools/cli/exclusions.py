@@ -15,6 +15,7 @@ OPTION_OF: Mapping[str, str] = {
     "max_tensors": "split_max_tensors",
     "n_ctx": "ctx",
     "output_type": "output_tensor_type",
+    "reader": "for",
     "rules": "tensor_type",
     "cost_model": "plan",
     "text": "file",
@@ -37,7 +38,12 @@ EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
     "attest": [("verify", "manifest_file recipe imatrix output sign overwrite", "--verify only checks a statement")],
     "architectures": [("json", "markdown", ONE_FORM)],
     "convert": [  # besides those of the library
-        ("check_logits", "lora mmproj all_parts mtp target_model_dir task", "logits are those of the whole text model"),
+        ("part", "lora mmproj all_parts mtp", "choose one part"),
+        (
+            "check_logits",
+            "lora mmproj all_parts mtp target_model_dir task part",
+            "logits are those of the whole text model",
+        ),
         ("workers", "scheduler", ONE_POOL),
         ("plan", "scheduler check_logits", "--plan writes nothing"),
     ],
@@ -111,8 +117,8 @@ EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
         ("frontier", "workers scheduler", "the search runs in this process"),
         ("target_size", "target_bpw", "choose one target"),
         ("frontier", "target_size target_bpw gptq imatrix dry_run resume manifest", "--frontier writes no model"),
-        ("target_size", "imatrix pure", "the search chooses types by its own measurements"),
-        ("target_bpw", "imatrix pure", "the search chooses types by its own measurements"),
+        ("target_size", "pure", "the search chooses types by its own measurements"),
+        ("target_bpw", "pure", "the search chooses types by its own measurements"),
     ],
     "set-metadata": [
         ("recover", "roll_back", "choose to complete or to undo the interrupted edit"),
