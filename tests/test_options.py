@@ -133,6 +133,8 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--predictor": ("", "absent", "CK"),
     "--target-model-dir": ("", "absent", "CK"),
     "--task": ("", "absent"),
+    "--part": ("", "absent", "vae"),
+    "--for": ("", "absent", "comfyui"),
     "--merge-lora": ("", "absent", "CK=nan", "CK=x"),
     "--model": ("", "absent.gguf"),
     "--output": ("",),

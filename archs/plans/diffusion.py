@@ -6,20 +6,25 @@ Every tensor of the source is in the file, belongs to another part of the checkp
 import fnmatch
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from quants import Format, Tensor, format_named
 from quants.errors import ModelError
 
 from ..diffusion.detection import family_in_diffusers, family_of, prefix_of, required_family, shapes_of, without_prefix
 from ..diffusion.formats import may_be_quantized, plain_format, stored_as
 from ..diffusion.layout import fold, rearrange
+from ..diffusion.parts import MODEL, split
 from ..diffusion.spec import DiffusionFamily, Reader
 from ..metadata import Metadata, Value
 from ..spec import Tensors
 
 LEFT_OUT_KEYS = ("format",)  # of safetensors' metadata: of the file, not of the model
 MAX_TEXT = 1 << 20  # bytes of a text that is copied from the safetensors header
+KEEP = "KEEP"  # every tensor in the type that it has
+SAFE = ("F32", "F16")  # types that programs read in any tensor; of others some take the stored bytes for values
+Change = Callable[[DiffusionFamily, Tensors], Tensors]
 NUMBERED = re.compile(r"^(.*?)\.(\d+)\.(.*)$")
 
 
@@ -28,7 +33,7 @@ class DiffusionPlan:
     """An image or video model as the GGUF file that it will be: only headers are read yet.
 
     metadata: all but `general.file_type`. candidates: names of tensors whose type the output's decides. ignored: source
-    tensors that no reader needs → why. other_parts: tensors of other parts of the checkpoint. packed: weights were
+    tensors that no reader needs → why. other_parts: names of other parts of the checkpoint. packed: weights were
     stored in a quantized form.
     """
 
@@ -43,35 +48,64 @@ class DiffusionPlan:
 
 
 def plan_diffusion(
-    tensors: Tensors, header: Mapping[str, str], where: str, outtype: str, reader: Reader | None = None
+    tensors: Tensors,
+    header: Mapping[str, str],
+    where: str,
+    outtype: str,
+    reader: Reader | None = None,
+    change: Change | None = None,
 ) -> DiffusionPlan:
     """Plan the file of an image or video model.
 
     tensors: by their names in the source, with or without a prefix, in the published layout or diffusers'. header:
-    `__metadata__` of its safetensors file. where: names the source in errors. outtype: F32, F16, BF16, or AUTO for
-    ComfyUI-GGUF's rule. reader: the layout that this program alone reads best; None for one that all but diffusers
-    read. Raises ModelError for an unknown model and for one with gaps between its blocks.
+    `__metadata__` of its safetensors file. where: names the source in errors. outtype: F32, F16, BF16, AUTO for
+    ComfyUI-GGUF's rule, or KEEP. reader: the layout that this program alone reads best; None for one that all but
+    diffusers read. change: of tensors under their published names (adapters). Raises ModelError for an unknown model
+    and for one with gaps between its blocks.
     """
-    prefix = prefix_of(tensors)
-    own = dict(without_prefix(tensors, prefix))
-    others = tuple(name for name in tensors if not name.startswith(prefix))
-    family = family_of(shapes_of(own))
-    if family is None and (family := family_in_diffusers(shapes_of(own))) is not None:
-        own = dict(family.from_diffusers(own)) if family.from_diffusers else own
-    family = family or required_family(shapes_of(own), where)
-    ignored = {name: why for name in own if (why := _why_ignored(family, name))}
-    published = {name: tensor for name, tensor in own.items() if name not in ignored}
-    _check_blocks(published, where)
+    found = split(tensors)
+    if MODEL not in found.parts and found.parts:
+        only = ", ".join(sorted(found.parts))
+        raise ModelError(f"{where} has no image or video model, only {only}", "name the part to be written")
+    family, own, unknown = _published(found.parts.get(MODEL, {}), where)
+    ignored = {**found.ignored, **{name: why for name in own if (why := _why_ignored(family, name))}}
+    published: Tensors = {name: tensor for name, tensor in own.items() if name not in ignored}
+    check_blocks(published, where)
+    if change is not None:
+        published = change(family, published)
     stored, shapes = in_layout(family, published, reader)
     candidates = frozenset(name for name, each in stored.items() if may_be_quantized(family, name, each.shape))
     written = {
-        name: tensor if name in candidates else stored_as(tensor, plain_format(family, published[name], outtype))
+        name: tensor if name in candidates else stored_as(tensor, _format(family, published[name], outtype))
         for name, tensor in stored.items()
     }
     metadata, warnings = _metadata(family, header)
     for key, value in shapes.items():
         metadata[key] = value
+    others = tuple(sorted(part for part in found.parts if part != MODEL))
+    if unknown:
+        names = f"{unknown[0]}{', …' if len(unknown) > 1 else ''}"
+        warnings = (*warnings, f"{len(unknown)} tensors of no known part are left out: {names}")
     return DiffusionPlan(family, metadata, written, candidates, ignored, others, warnings=warnings)
+
+
+def _published(tensors: Tensors, where: str) -> tuple[DiffusionFamily, Tensors, list[str]]:
+    """Return the family of a model, its tensors under published names, and names that belong to no part."""
+    prefix = prefix_of(tensors)
+    own = without_prefix(tensors, prefix)
+    unknown = [name for name in tensors if not name.startswith(prefix)]
+    family = family_of(shapes_of(own), where)
+    if family is None and (family := family_in_diffusers(shapes_of(own), where)) is not None:
+        own = family.from_diffusers(own) if family.from_diffusers else own
+    return family or required_family(shapes_of(own), where), own, unknown
+
+
+def _format(family: DiffusionFamily, tensor: Tensor, outtype: str) -> Format:
+    """Return the format of a tensor that is not quantized; with KEEP its own, if all programs read it there."""
+    if outtype != KEEP:
+        return plain_format(family, tensor, outtype)
+    is_matrix = len(tensor.shape) == 2 and tensor.name.endswith(".weight")
+    return tensor.format if is_matrix or tensor.format.name in (*SAFE, "I32", "I64") else format_named("F32")
 
 
 def in_layout(family: DiffusionFamily, tensors: Tensors, reader: Reader | None) -> tuple[Tensors, dict[str, Value]]:
@@ -105,7 +139,7 @@ def _metadata(family: DiffusionFamily, header: Mapping[str, str]) -> tuple[Metad
     return metadata, tuple(warnings)
 
 
-def _check_blocks(names: Iterable[str], where: str) -> None:
+def check_blocks(names: Iterable[str], where: str) -> None:
     """Raise ModelError if a block is missing among numbered ones: a shard was forgotten."""
     numbers: dict[str, set[int]] = defaultdict(set)
     for name in names:

@@ -146,11 +146,12 @@ def plan(
     pre: str | None = None,
     embed_tokenizer: bool = False,
     change: Change | None = None,
+    tokenizer: Path | None = None,
 ) -> Plan:
     """Plan the conversion of a checkpoint in `folder` (for tokenizer and model card; tensors come as given).
 
     pre: the pre-tokenizer's GGUF name, where its structure does not tell. embed_tokenizer: also keep tokenizer.json
-        itself in the file. change: what is done to the checkpoint's tensors first.
+        itself in the file. change: what is done to the checkpoint's tensors first. tokenizer: its folder, if another.
     Raises ModelError for an unknown class, tensors without a rule or of a wrong shape, VocabularyError.
     """
     architecture = of_config(config)
@@ -176,7 +177,7 @@ def plan(
     extra_tokens = architecture.extra_tokens(full) if architecture.extra_tokens else ()
     decision = full.get("decision") or {}
     words = vocabulary(
-        folder / (decision.get("folder") or ""),
+        (tokenizer or folder) / (decision.get("folder") or ""),
         architecture.vocab,
         full,
         count - len(extra_tokens),

@@ -74,12 +74,12 @@ def modelopt(settings: Settings, tensors: Tensors) -> Unpacked:
     wholes = []
     for name, weight in weights.items():
         before = name.removesuffix("weight") + "pre_quant_scale"
-        whole = _input_scaled(weight, tensors[before]) if before in tensors else weight
+        whole = input_scaled(weight, tensors[before]) if before in tensors else weight
         wholes.append((whole, [*companions(name), name + SECOND, before]))
     return without_activations(tensors, wholes)
 
 
-def _input_scaled(weight: Tensor, scale: Tensor) -> Tensor:
+def input_scaled(weight: Tensor, scale: Tensor) -> Tensor:
     """Return a weight with each column multiplied by its input's factor."""
     if scale.size != weight.width:
         raise ModelError(f"{scale.where} has {scale.size} values for rows of {weight.width}")

@@ -15,6 +15,7 @@ OPTION_OF: Mapping[str, str] = {
     "max_tensors": "split_max_tensors",
     "n_ctx": "ctx",
     "output_type": "output_tensor_type",
+    "reader": "for",
     "rules": "tensor_type",
     "cost_model": "plan",
     "text": "file",
@@ -37,7 +38,12 @@ EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
     "attest": [("verify", "manifest_file recipe imatrix output sign overwrite", "--verify only checks a statement")],
     "architectures": [("json", "markdown", ONE_FORM)],
     "convert": [  # besides those of the library
-        ("check_logits", "lora mmproj all_parts mtp target_model_dir task", "logits are those of the whole text model"),
+        ("part", "lora mmproj all_parts mtp", "choose one part"),
+        (
+            "check_logits",
+            "lora mmproj all_parts mtp target_model_dir task part",
+            "logits are those of the whole text model",
+        ),
         ("workers", "scheduler", ONE_POOL),
         ("plan", "scheduler check_logits", "--plan writes nothing"),
     ],

@@ -22,7 +22,7 @@ from ..calibration.texts import Calibration
 from ..io.atomic import check_target, output_path, published_together
 from ..io.checkpoint.folder import Checkpoint
 from ..io.naming import is_remote
-from ..models.diffusion_sources import is_diffusion, of_diffusion
+from ..models.diffusion_sources import is_diffusion, is_diffusion_gguf
 from ..models.model import Model, of_parts
 from ..models.outputs import write_plain
 from ..models.sources import Changes, of_checkpoint, of_encoders
@@ -41,7 +41,8 @@ from ..writing.resume import fingerprint, resume_warnings, unfinished_warnings
 from . import mtp_layers
 from .adapters import DecisionAdapter, decision_adapter, merge_change, plan_adapter
 from .dense_modules import with_dense_modules
-from .options import ConvertOptions, Part, check_options
+from .image_models import ImageConversion
+from .options import ConvertOptions, Part, check_image_options, check_options, check_text_options
 from .predictors import open_predictor
 from .quantize import REMOTE_THREADS, QuantizeRequest, quantize_model
 from .transcoding import EXACT, write_exact
@@ -115,16 +116,39 @@ class _Job:
 
 
 def _convert(job: _Job) -> QuantizeReport:
+    if is_diffusion(job.source) or is_diffusion_gguf(job.source):
+        return _image_model(job)
     if job.part == "all":
         return _all_parts(job)
     if job.part == "lora":
         return _adapter(job)
+    check_text_options(job.part, job.options, job.source)
     with recorded_reads() as states:
         model = _model(job)
     job = replace(job, write=job.write.reading(states))
     of_source, outtype = model.origin.outtype or "F32", job.outtype
     outtype = of_source if outtype == "AUTO" else outtype
-    path = _target(job.output, model.path, outtype, PREFIXES.get(job.part, ""))
+    return _written(job, model, _target(job.output, model.path, outtype, PREFIXES.get(job.part, "")), outtype)
+
+
+def _image_model(job: _Job) -> QuantizeReport:
+    """Write an image or video model, or other parts of its checkpoint."""
+    check_image_options(job.part, job.options, job.write)
+    asked = ImageConversion(
+        Path(job.source),
+        job.output,
+        job.outtype,
+        job.part,
+        job.options,
+        job.write,
+        partial(_written, job),
+        inspect=_compare_tokenizer if job.options.check_tokenizer else None,
+    )
+    return asked.convert()
+
+
+def _written(job: _Job, model: Model, path: Path, outtype: str) -> QuantizeReport:
+    """Write a model's file. outtype: a float type, Q8_0, EXACT or a recipe."""
     write = job.write
     if model.origin.remote and write.threads is None:
         write = replace(write, threads=max(thread_count(None), REMOTE_THREADS))
@@ -182,8 +206,6 @@ def _model(job: _Job) -> Model:
     if job.part == "mmproj":
         return of_parts(of_encoders(job.source))
     options = job.options
-    if is_diffusion(job.source):
-        return of_parts(of_diffusion(job.source, job.outtype))
     return of_parts(
         of_checkpoint(
             job.source,

@@ -4,13 +4,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from archs.diffusion.parts import PARTS as IMAGE_PARTS
+from archs.diffusion.spec import READERS, Reader
 from quants.arguments import PathLike, as_path
 from quants.errors import OptionError
 
 from ..quantization.options import QuantizeOptions
 from ..writing.options import WriteOptions, changed, shown
 
-Part = Literal["model", "mmproj", "mtp", "lora", "all"]
+Part = Literal[
+    "model",
+    "mmproj",
+    "mtp",
+    "lora",
+    "all",
+    "vae",
+    "text-encoders",
+    "clip-l",
+    "clip-g",
+    "clip-h",
+    "t5xxl",
+    "llm",
+    "clip-vision",
+]
 PARTS: tuple[Part, ...] = ("model", "mmproj", "mtp", "lora", "all")
 
 
@@ -27,7 +43,10 @@ class ConvertOptions:
     target_model_dir: the folder of the target model of a draft; its config.json and tokenizer are read. task: write the
     weights of this task, of a checkpoint with weights for several (Jina v3). fallback: with the outtype "exact", the
     type of weights that no blocks hold exactly: F32, F16, BF16, Q8_0 or "auto". rounded_grids: with it, also use blocks
-    that give the values of a BF16 or F16 weight after rounding to that type. quantize: more options of `quantize`.
+    that give the values of a BF16 or F16 weight after rounding to that type. reader: of an image or video model, the
+    program whose layout is written: "comfyui" (also rearranges convolutions of U-Nets, so that recipes take them),
+    "sdcpp" or "diffusers" (keeps 5-D tensors); None for one that all but diffusers read. quantize: more options of
+    `quantize`.
     """
 
     pre: str | None = None
@@ -42,6 +61,7 @@ class ConvertOptions:
     task: str | None = None
     fallback: str = "auto"
     rounded_grids: bool = False
+    reader: Reader | None = None
     quantize: QuantizeOptions | None = None
 
     def __repr__(self) -> str:
@@ -87,8 +107,10 @@ EXCLUSIONS: tuple[tuple[str, str, str], ...] = (
 
 def check_options(part: Part, options: ConvertOptions, write: WriteOptions, more: Sequence[str] = ()) -> None:
     """Raise OptionError for options that exclude each other. more: names of what else is given."""
-    if part not in PARTS:
-        raise OptionError(f"there is no part {part!r}", f"it is one of {', '.join(PARTS)}")
+    if part not in PARTS and part not in IMAGE_PARTS:
+        raise OptionError(f"there is no part {part!r}", f"it is one of {', '.join((*PARTS, *IMAGE_PARTS))}")
+    if options.reader is not None and options.reader not in READERS:
+        raise OptionError(f"there is no reader {options.reader!r}", f"it is one of {', '.join(READERS)}")
     if part == "lora" and options.lora is None:
         raise OptionError("no adapter is named", "give its PEFT folder as `lora`")
     if part != "lora" and options.lora is not None:
@@ -100,6 +122,33 @@ def check_options(part: Part, options: ConvertOptions, write: WriteOptions, more
     for name, others, why in EXCLUSIONS:
         if name in given and (wrong := given.intersection(others.split())):
             raise OptionError(f"{_spelled(name)} cannot be combined with {_spelled(min(wrong))}", why)
+
+
+# Of ConvertOptions, and of WriteOptions: what an image or video model has no use for.
+FOR_TEXT = (
+    "pre embed_tokenizer lora predictor no_mtp sentence_transformers_dense_modules target_model_dir task rounded_grids "
+    "fallback"
+)
+
+
+def check_image_options(part: str, options: ConvertOptions, write: WriteOptions) -> None:
+    """Raise OptionError for options that have no effect on an image or video model."""
+    if part in ("mmproj", "mtp"):
+        raise OptionError(f"an image or video model has no {_spelled(part)}", 'part="all" writes all parts')
+    if wrong := [name for name in changed(options) if name in FOR_TEXT.split()]:
+        raise OptionError(f"`{wrong[0]}` has no effect on an image or video model", "leave it out")
+    if options.reader is not None and write.manifest:
+        raise OptionError("a manifest cannot describe `reader`", "leave one out")
+
+
+def check_text_options(part: str, options: ConvertOptions, source: object) -> None:
+    """Raise OptionError for options that only image and video models have a use for."""
+    if part in IMAGE_PARTS:
+        raise OptionError(
+            f"{source} is no image or video model: it has no part {part}", f"there are {', '.join(PARTS)}"
+        )
+    if options.reader is not None:
+        raise OptionError("`reader` has no effect on a text model", "leave it out")
 
 
 def _spelled(name: str) -> str:

@@ -76,9 +76,11 @@ def tensors_of_file(path: Path) -> dict[str, Tensor]:
     return pread_tensors(open_gguf(path))
 
 
-def tensors_of_checkpoint(source: str, pre: str | None, target: Path | None = None) -> dict[str, Tensor]:
+def tensors_of_checkpoint(
+    source: str, pre: str | None, target: Path | None = None, tokenizer: Path | None = None
+) -> dict[str, Tensor]:
     """Return the same of a checkpoint, as `of_checkpoint` does."""
-    return dict(of_checkpoint(source, pre, target=target).tensors)
+    return dict(of_checkpoint(source, pre, target=target, tokenizer=tokenizer).tensors)
 
 
 def tensors_of_encoders(source: str) -> dict[str, Tensor]:
@@ -110,13 +112,15 @@ def of_checkpoint(
     changes: Changes = Changes(),
     inspect: Callable[[Metadata, Path], str] | None = None,
     with_encoders: bool = False,
+    tokenizer: Path | None = None,
 ) -> Parts:
     """Return the parts of the file that a checkpoint becomes; small tensors are float32, nothing is read but headers.
 
     pre: the pre-tokenizer's GGUF name, where the tokenizer's structure does not tell. embed_tokenizer: also keep
     tokenizer.json itself. target: the folder of the model that the checkpoint is a draft for (EAGLE-3).
     inspect(metadata, folder of the tokenizer): gives a warning, or "", while the folder is there. with_encoders: they
-    are written, too, so that nothing warns of their tensors. Raises FileError, ModelError, VocabularyError.
+    are written, too, so that nothing warns of their tensors. tokenizer: its folder, where it is another one. Raises
+    FileError, ModelError, VocabularyError.
     """
     from archs.plans.mmproj import without_encoders
     from archs.tasks import TASK, check_task
@@ -128,10 +132,10 @@ def of_checkpoint(
             check_task(checkpoint.config, changes.config[TASK])
         checkpoint = replace(checkpoint, config={**checkpoint.config, **changes.config})
         tensors, claimed = without_encoders(checkpoint.config, checkpoint.tensors)
-        planned = _planned(checkpoint, tensors, pre, embed_tokenizer, target, changes.change)
+        planned = _planned(checkpoint, tensors, pre, embed_tokenizer, target, changes.change, tokenizer)
         if changes.derive is not None:
             planned = changes.derive(planned, checkpoint)
-        inspected = "" if inspect is None else inspect(planned.metadata, target or checkpoint.folder)
+        inspected = "" if inspect is None else inspect(planned.metadata, target or tokenizer or checkpoint.folder)
     tensors = _small_in_float32(planned)
     task = ("task", changes.config[TASK]) if TASK in changes.config else ()
     made_of = (checkpoint.remote, ("an adapter",) if changes.change else (), (changes.derived,) * bool(changes.derive))
@@ -147,7 +151,7 @@ def of_checkpoint(
         float32=planned.architecture.float32,
         remote=bool(checkpoint.remote),
         warnings=left_out(checkpoint, planned, claimed, with_encoders, inspected),
-        reopen=None if is_other else partial(tensors_of_checkpoint, _named(checkpoint), pre, target),
+        reopen=None if is_other else partial(tensors_of_checkpoint, _named(checkpoint), pre, target, tokenizer),
     )
     return Parts(with_file_type(planned.metadata, FILE_TYPES[outtype]), tensors, origin)
 
@@ -159,6 +163,7 @@ def _planned(
     embed_tokenizer: bool,
     target: Path | None,
     change: Change | None,
+    tokenizer: Path | None,
 ) -> Plan:
     """Plan the file of a text model or a draft. tensors: without those of encoders."""
     from archs.plans.draft import is_draft, plan_draft
@@ -171,8 +176,16 @@ def _planned(
     if only_encoders(config, checkpoint.tensors):
         problem = f"all {len(checkpoint.tensors)} tensors are of encoders: the text model's are not there"
         raise ModelError(problem, "fetch the rest; `gguftools convert MODEL --mmproj` writes the encoders alone")
+    generation_config = checkpoint.generation_config
     return plan(
-        folder, config, tensors, checkpoint.generation_config, pre=pre, embed_tokenizer=embed_tokenizer, change=change
+        folder,
+        config,
+        tensors,
+        generation_config,
+        pre=pre,
+        embed_tokenizer=embed_tokenizer,
+        change=change,
+        tokenizer=tokenizer,
     )
 
 

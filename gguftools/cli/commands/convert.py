@@ -1,18 +1,21 @@
 """Convert a Hugging Face checkpoint to GGUF, also quantized.
 
 Needs no torch. Reads safetensors and PyTorch weights, local or from the Hub; also prequantized ones (GPTQ, AWQ, FP8).
+Image and video models: a .safetensors file, its shards, a diffusers folder, or a GGUF file of another program.
 """
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Argument, Exit, Option
 
 from ..run_options import RunOptions
 
 if TYPE_CHECKING:
+    from archs.diffusion.spec import Reader
+
     from ...conversion.options import ConvertOptions, Part
 
 EXAMPLES = (
@@ -22,10 +25,13 @@ EXAMPLES = (
     "gguftools convert gptq-checkpoint/ --outtype exact",
     "gguftools convert checkpoint/ --lora adapter/ -o adapter.gguf",
     "gguftools convert checkpoint/ --mmproj --outtype f16",
+    "gguftools convert flux1-dev.safetensors --outtype Q4_K_M",
+    "gguftools convert diffusers-pipeline/ --outtype Q8_0 --all-parts",
 )
 GROUP = "Make"
 PANELS = {
     "Adapters, encoders and MTP layers": ("lora", "merge_lora", "mmproj", "all_parts", "mtp", "no_mtp"),
+    "Image and video models": ("part", "reader"),
     "Checks": ("no_check_tokenizer", "check_logits"),
     "Expert options": (
         "fallback",
@@ -56,7 +62,7 @@ class CheckpointOptions:
     lora: Annotated[Path | None, "Convert this PEFT adapter instead; of MODEL only config.json is needed."] = None
     merge_lora: Annotated[list[Any] | None, "Merge a PEFT adapter into the weights."] = None
     mmproj: Annotated[bool, "Vision/audio encoder (mmproj): write it instead, as mmproj-NAME-OUTTYPE.gguf."] = False
-    all_parts: Annotated[bool, "Write both files: the text model and its mmproj."] = False
+    all_parts: Annotated[bool, "Write all files: the model and its mmproj, or VAE and text encoders."] = False
     mtp: Annotated[bool, "Write only the MTP layers, as a draft model: mtp-NAME-OUTTYPE.gguf."] = False
     no_mtp: Annotated[bool, "Leave out the MTP (NextN) layers."] = False
     sentence_transformers_dense_modules: Annotated[
@@ -65,11 +71,19 @@ class CheckpointOptions:
     target_model_dir: Annotated[Path | None, "Folder of the target model, for a draft model (EAGLE-3, DFlash)."] = None
     task: Annotated[str | None, "Task whose weights are written, where MODEL has several (Jina v3)."] = None
     predictor: Annotated[Path | None, "Write a PowerInfer file of a ReLU model with this predictor folder."] = None
+    part: Annotated[
+        str | None, "Write this part of the checkpoint instead: vae, text-encoders, clip-l, clip-g, t5xxl, llm, …"
+    ] = None
+    reader: Annotated[
+        str | None, Option("--for", help="Layout for one program: comfyui, sdcpp or diffusers (default: for all).")
+    ] = None
     no_check_tokenizer: Annotated[bool, "Skip the comparison of the tokenizer with MODEL's own."] = False
 
     @property
-    def part(self) -> "Part":
+    def written(self) -> "Part":
         """Return the part of the checkpoint that is written."""
+        if self.part is not None:
+            return cast("Part", self.part)
         if self.mmproj:
             return "mmproj"
         return "all" if self.all_parts else "mtp" if self.mtp else "lora" if self.lora else "model"
@@ -95,12 +109,13 @@ class CheckpointOptions:
             task=self.task,
             fallback=self.fallback,
             rounded_grids=self.rounded_grids,
+            reader=cast("Reader | None", self.reader),
         )
 
 
 def convert(
     model: Annotated[
-        str, Argument(help="Hugging Face folder (config.json, weights, tokenizer), hf://ORG/MODEL[@REVISION] or s3://…")
+        str, Argument(help="Hugging Face folder, file of an image model, hf://ORG/MODEL[@REVISION] or s3://…")
     ],
     output: Annotated[str | None, "file, or folder or URL/ for NAME-OUTTYPE.gguf (default: here)."] = None,
     outtype: Annotated[
@@ -127,7 +142,7 @@ def convert(
     options, left = checkpoint.library_options(), resumable_note() if kept else nullcontext()
     with run.running(f"convert {located(model).name}") as write, left:
         report = convert_checkpoint(
-            model, output, outtype, part=checkpoint.part, imatrix=imatrix, options=options, write=write
+            model, output, outtype, part=checkpoint.written, imatrix=imatrix, options=options, write=write
         )
     if check_logits:
         note_slow_products(run.threads)

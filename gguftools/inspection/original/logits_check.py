@@ -16,6 +16,7 @@ from runtime.arrays import Floats
 
 from ...io.naming import is_remote
 from ...io.stores.path import first_line
+from ...models.diffusion_sources import is_diffusion
 from ...models.model import load
 from ...writing.report import LogitReport, OutputReport
 
@@ -37,6 +38,8 @@ def require_checkable(source: PathLike, changed: bool = False) -> None:
     if is_remote(source):
         problem = f"checking needs the model in a folder; {source} is read without a copy"
         raise OptionError(problem, "download it, and convert the folder")
+    if is_diffusion(source):
+        raise OptionError(f"{source} is an image or video model, which has no logits", "leave out `check_logits`")
     if changed:
         raise OptionError("adapters and predictors make another model than the one to compare with")
 

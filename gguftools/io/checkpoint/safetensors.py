@@ -39,6 +39,7 @@ from .dtypes import checkpoint_formats
 
 MAX_HEADER = 100_000_000  # as in the format's own library
 MAX_SHAPE = 64
+MAX_METADATA = 32 << 20  # characters of `__metadata__`: pictures and workflows of ComfyUI have a few million
 
 
 def open_safetensors(path: Path) -> dict[str, Tensor]:
@@ -52,15 +53,31 @@ def open_safetensors(path: Path) -> dict[str, Tensor]:
     return tensors_of(path, header, len(buffer), PositionedInput(path).read)
 
 
-def header_metadata(path: Path) -> dict[str, str]:
-    """Return the texts in a safetensors file's `__metadata__`. Raises FileError for anything but texts."""
+def read_metadata(path: Path) -> dict[str, str]:
+    """Return the strings of a safetensors file's `__metadata__` by key; of several shards, each has its own.
+
+    Raises FileError.
+    """
     path = Path(path)
     buffer = map_file(path, "safetensors file")
-    entries = _parsed(path, buffer[: header_size(path, buffer, len(buffer))])
-    texts = entries.get("__metadata__", {})
-    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-        raise FileError(f"{path}: __metadata__ must be an object of texts")
-    return texts
+    return metadata_of(path, buffer[: header_size(path, buffer, len(buffer))])
+
+
+def metadata_of(path: Path, header: NDArray[np.uint8]) -> dict[str, str]:
+    """Return the strings of `__metadata__` in a header; none where it is missing. Raises FileError."""
+    metadata = _parse_object(path, header).get("__metadata__")
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, dict):
+        raise FileError(f"{path}: __metadata__ is {type(metadata).__name__} in the header; an object was expected")
+    for key, value in metadata.items():
+        if not isinstance(value, str):
+            what = f"{quote(key)} as {type(value).__name__}"
+            raise FileError(f"{path}: __metadata__ has {what} in the header; strings were expected")
+    size = sum(len(key) + len(value) for key, value in metadata.items())
+    if size > MAX_METADATA:
+        raise FileError(f"{path}: __metadata__ has {size:,} characters; at most {MAX_METADATA:,} were expected")
+    return metadata
 
 
 def header_size(path: Path, beginning: NDArray[np.uint8], size: int) -> int:
@@ -96,12 +113,13 @@ def data_edges(header: NDArray[np.uint8]) -> list[int]:
 
 
 def _parse_header(path: Path, header: NDArray[np.uint8]) -> dict[str, Any]:
-    entries = _parsed(path, header)
+    """Return the header's entries for tensors."""
+    entries = _parse_object(path, header)
     entries.pop("__metadata__", None)
     return entries
 
 
-def _parsed(path: Path, header: NDArray[np.uint8]) -> dict[str, Any]:
+def _parse_object(path: Path, header: NDArray[np.uint8]) -> dict[str, Any]:
     try:
         entries = parse_json(header[8:].tobytes(), unique=True)
     except ValueError as error:
@@ -136,7 +154,7 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int, read_bytes: Read
     return Tensor(name, tuple(shape), form, read, f"{path.name}: {name}")
 
 
-WRITTEN = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8")  # what we write; ggml has the same names
+WRITTEN = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2")  # what we write
 
 
 def plan_safetensors(tensors: Sequence[TensorInfo], metadata: Mapping[str, str]) -> bytes:

@@ -7,6 +7,7 @@ Values come from the integers before they are packed, so that a reader is checke
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -50,7 +51,8 @@ def stored(tensors: Mapping[str, tuple[str, np.ndarray]]) -> dict[str, Tensor]:
 
 
 def _tensor(name: str, dtype: str, array: np.ndarray) -> Tensor:
-    raw = array.reshape(-1, array.shape[-1] if array.ndim else 1).view(np.uint8)
+    rows, width = math.prod(array.shape[:-1]), array.shape[-1] if array.ndim else 1
+    raw = array.reshape(rows, width).view(np.uint8)
     return Tensor(name, array.shape, checkpoint_formats()[dtype], lambda start, stop: raw[start:stop], f"file: {name}")
 
 

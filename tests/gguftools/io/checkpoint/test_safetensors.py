@@ -12,7 +12,8 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from gguftools.io.checkpoint.safetensors import check_written, open_safetensors
+from gguftools.io.checkpoint import safetensors
+from gguftools.io.checkpoint.safetensors import check_written, open_safetensors, read_metadata
 from quants.errors import FileError
 
 
@@ -181,3 +182,35 @@ def test_what_both_refuse(case: str, tmp_path: Path) -> None:
         pass
     with path.open("rb") as file, pytest.raises(FileError, match=r"new\.safetensors would be refused by the"):
         check_written(file.fileno(), tmp_path / "new.safetensors")
+
+
+def test_metadata_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    save_file({"a": np.zeros(2, np.float32)}, path, {"config": '{"a": "é"}', "": "x"})
+    assert read_metadata(path) == {"config": '{"a": "é"}', "": "x"}
+    path.write_bytes(store({"__metadata__": None, "a": tensor()}, bytes(8)))
+    assert read_metadata(path) == {}
+    path.write_bytes(store({"a": tensor()}, bytes(8)))
+    assert read_metadata(path) == {}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ([], "__metadata__ is list in the header; an object"),
+        ("text", "__metadata__ is str in the header; an object"),
+        ({"a": "b", "config": {"x": 1}}, "__metadata__ has 'config' as dict in the header; strings"),
+        ({"a": None}, "__metadata__ has 'a' as NoneType in the header; strings"),
+        ({"a": 1}, "__metadata__ has 'a' as int in the header; strings"),
+        ({"a": "b" * 60, "c": "d" * 60}, "has 122 characters; at most 100 were expected"),
+    ],
+)
+def test_metadata_that_is_refused(
+    metadata: object, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safetensors, "MAX_METADATA", 100)
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(store({"__metadata__": metadata, "a": tensor()}, bytes(8)))
+    with pytest.raises(FileError, match=message) as caught:
+        read_metadata(path)
+    assert "\n" not in str(caught.value)

@@ -94,7 +94,7 @@ HOSTILE = {
     "alignment of another type": (gguf([pair(ALIGNMENT, U64, u64(32))]), "is UINT64; it must be UINT32"),
     "architecture is a number": (gguf([pair("general.architecture", U32, u32(3))]), "it must be STRING"),
     "split count is a text": (gguf([pair("split.count", STRING, text("2"))]), "it must be an integer"),
-    "five dimensions": (gguf(entries=[entry("t", [1] * 5)]), "tensor 't' has 5 dimensions; at most 4"),
+    "six dimensions": (gguf(entries=[entry("t", [1] * 6)]), "tensor 't' has 6 dimensions; at most 5"),
     "2^32-1 dimensions": (gguf(entries=[text("t") + u32(2**32 - 1)], tensors=1, data=bytes(99)), "has 4294967295 dim"),
     "empty name": (gguf(entries=[entry("", [4])], data=bytes(16)), "name of tensor 0 at byte 32 has 0 bytes"),
     "name not UTF-8": (gguf(entries=[entry(b"\xfe", [4])], data=bytes(16)), "tensor 0 at byte 32 is not UTF-8"),

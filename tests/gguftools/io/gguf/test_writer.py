@@ -353,8 +353,8 @@ def test_headers_that_our_reader_would_refuse():
         plan_file(metadata, [])
     with pytest.raises(FileError, match="two tensors are called 'a'"):
         plan_file(Metadata(), [info("a", (1,)), info("a", (1,))])
-    with pytest.raises(FileError, match="'a' has 5 dimensions"):
-        plan_file(Metadata(), [info("a", (1,) * 5)])
+    with pytest.raises(FileError, match="'a' has 6 dimensions"):
+        plan_file(Metadata(), [info("a", (1,) * 6)])
     with pytest.raises(FormatError, match="rows of 33 values; Q8_0"):
         plan_file(Metadata(), [info("a", (33,), "Q8_0")])
 

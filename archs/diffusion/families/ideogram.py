@@ -1,0 +1,18 @@
+"""Ideogram 4. Sources: ComfyUI's `model_detection.py`, stable-diffusion.cpp's `ideogram4.hpp`."""
+
+from ..spec import DiffusionFamily
+
+IDEOGRAM_4 = DiffusionFamily(
+    name="ideogram4",
+    title="Ideogram 4",
+    tag="wan",  # borrowed: ComfyUI knows the model by its names, and ComfyUI-GGUF takes no tag of its own
+    signatures=(
+        (
+            "embed_image_indicator.weight",
+            "input_proj.weight",
+            "layers.0.attention.qkv.weight",
+            "final_layer.linear.weight",
+        ),
+    ),
+    kept=("adaln_modulation.", "adaln_proj.", "input_proj.", "embed_image_indicator.", "t_embedding.", "final_layer."),
+)

@@ -1,0 +1,277 @@
+"""Image and video models from every source, and the files of the parts that are published with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import gguftools
+from gguftools.conversion.options import ConvertOptions
+from gguftools.writing.options import WriteOptions
+from quants.errors import FileError, GgufToolsError, ModelError, OptionError
+
+from ..command_line import run
+from ..image_checkpoints import clip, component, flux, open_clip, pipeline, t5, vae, wan, whole_checkpoint
+
+
+def tensors_of(path: Path) -> dict[str, tuple[str, bytes]]:
+    with gguftools.open(path) as model:
+        return {name: (each.format.name, each.raw().tobytes()) for name, each in model.tensors.items()}
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """The file of a single .safetensors file."""
+    save_file(flux(), tmp_path / "flux.safetensors", {"modelspec.title": "tiny"})
+    gguftools.convert(tmp_path / "flux.safetensors", tmp_path / "plain.gguf")
+    return tmp_path / "plain.gguf"
+
+
+def shards(folder: Path, name: str = "flux") -> list[Path]:
+    """Write Flux in three shards."""
+    folder.mkdir(exist_ok=True)
+    whole, names = flux(), sorted(flux())
+    paths = [folder / f"{name}-0000{i + 1}-of-00003.safetensors" for i in range(3)]
+    for i, path in enumerate(paths):
+        save_file({each: whole[each] for each in names[i::3]}, path)
+    return paths
+
+
+def test_a_file_gets_its_name_from_the_weights(plain, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = gguftools.convert(tmp_path / "flux.safetensors")
+    assert report.outputs[0].file == Path("flux-F16.gguf")
+    with gguftools.open(report.outputs[0].file) as model:
+        assert model.metadata["general.architecture"] == "flux"
+        assert model.metadata["general.name"] == model.metadata["modelspec.title"] == "tiny"
+        assert set(model.tensors) == set(flux())
+
+
+def test_one_shard_names_the_set(plain, tmp_path):
+    paths = shards(tmp_path / "set")
+    for i, source in enumerate([paths[0], paths[2], tmp_path / "set"]):
+        gguftools.convert(source, tmp_path / f"{i}.gguf")
+        assert tensors_of(tmp_path / f"{i}.gguf") == tensors_of(plain)
+    paths[1].unlink()
+    with pytest.raises(FileError, match="one of 3 files, 1 of which are not there: flux-00002-of-00003"):
+        gguftools.convert(paths[0], tmp_path / "x.gguf")
+
+
+def test_an_index_names_the_set(plain, tmp_path):
+    paths = shards(tmp_path / "set", "part")
+    for i, path in enumerate(paths):
+        path.rename(path.with_name(f"{'abc'[i]}.safetensors"))
+    index = tmp_path / "set" / "flux.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"x": "a.safetensors", "y": "b.safetensors", "z": "c.safetensors"}}))
+    gguftools.convert(index, tmp_path / "x.gguf")
+    assert tensors_of(tmp_path / "x.gguf") == tensors_of(plain)
+    for wrong in ({}, {"x": "../flux.safetensors"}, {"x": 1}):
+        index.write_text(json.dumps({"weight_map": wrong}))
+        with pytest.raises(FileError, match="weight_map"):
+            gguftools.convert(index, tmp_path / "y.gguf")
+
+
+@pytest.mark.parametrize("variant", ["", ".fp16"])
+def test_folders_of_diffusers(plain, tmp_path, variant):
+    folder = tmp_path / "pipe" / "transformer"
+    component(folder, flux(), {"_class_name": "X"}, f"diffusion_pytorch_model{variant}")
+    for i, source in enumerate([folder, folder.parent]):
+        gguftools.convert(source, tmp_path / f"{i}.gguf")
+        assert tensors_of(tmp_path / f"{i}.gguf") == tensors_of(plain)
+
+
+def test_a_pickle_in_dictionaries(plain, tmp_path):
+    torch = pytest.importorskip("torch")
+    state = {name: torch.from_numpy(each) for name, each in flux().items()}
+    for i, whole in enumerate([state, {"state_dict": state, "epoch": 3}, {"model": state}, {"module": state}]):
+        torch.save(whole, tmp_path / f"{i}.pt")
+        gguftools.convert(tmp_path / f"{i}.pt", tmp_path / f"{i}.gguf")
+        assert tensors_of(tmp_path / f"{i}.gguf") == tensors_of(plain)
+
+
+def test_a_language_models_weights_alone_are_refused(tmp_path):
+    save_file({"model.layers.0.self_attn.q_proj.weight": np.zeros((4, 4), "f4")}, tmp_path / "model.safetensors")
+    with pytest.raises(FileError, match="language model") as error:
+        gguftools.convert(tmp_path / "model.safetensors", tmp_path / "x.gguf")
+    assert "name the folder of the whole checkpoint" in str(error.value.hint)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(FileError) as error:
+        gguftools.convert(tmp_path / "model.safetensors", tmp_path / "x.gguf")
+    assert str(tmp_path) in str(error.value.hint)
+
+
+def test_two_models_of_a_pipeline(tmp_path):
+    folder = tmp_path / "wan"
+    for i, name in enumerate(("transformer", "transformer_2")):
+        component(folder / name, wan(i), {"_class_name": "WanTransformer3DModel"})
+    (folder / "model_index.json").write_text("{}")
+    report = gguftools.convert(folder, tmp_path / "w-Q8_0.gguf", "Q8_0")
+    names = [each.file.name for each in report.outputs]
+    assert names == ["w-high-noise-Q8_0.gguf", "w-low-noise-Q8_0.gguf"]
+    first, second = (tensors_of(tmp_path / name) for name in names)
+    assert first.keys() == second.keys() == wan().keys()
+    assert first["head.head.weight"] != second["head.head.weight"]
+    with pytest.raises(FileError, match="has two models"):
+        gguftools.open(folder)
+
+
+def test_layouts_of_readers(tmp_path):
+    save_file(wan(), tmp_path / "wan.safetensors")
+    shapes = {}
+    for reader in (None, "comfyui", "sdcpp", "diffusers"):
+        path = tmp_path / f"{reader}.gguf"
+        gguftools.convert(tmp_path / "wan.safetensors", path, options=ConvertOptions(reader=reader))
+        with gguftools.open(path) as model:
+            shapes[reader] = model.tensors["patch_embedding.weight"].shape
+            assert ("comfy.gguf.orig_shape.patch_embedding.weight" in model.metadata) == (reader != "diffusers")
+    folded = (256 * 16, 1, 2, 2)
+    assert shapes == {None: folded, "comfyui": folded, "sdcpp": folded, "diffusers": (256, 16, 1, 2, 2)}
+
+
+def test_a_gguf_file_for_another_reader(tmp_path):
+    save_file(wan(), tmp_path / "wan.safetensors")
+    gguftools.convert(tmp_path / "wan.safetensors", tmp_path / "wan.gguf", "Q4_K_M")
+    gguftools.convert(tmp_path / "wan.gguf", tmp_path / "again.gguf", options=ConvertOptions(reader="diffusers"))
+    before, after = tensors_of(tmp_path / "wan.gguf"), tensors_of(tmp_path / "again.gguf")
+    assert before == after
+    with gguftools.open(tmp_path / "again.gguf") as model:
+        assert model.tensors["patch_embedding.weight"].shape == (256, 16, 1, 2, 2)
+    gguftools.convert(tmp_path / "again.gguf", tmp_path / "back.gguf")
+    assert tensors_of(tmp_path / "back.gguf") == before
+
+
+def test_a_gguf_file_without_its_five_dimensional_tensors(tmp_path):
+    """ComfyUI-GGUF's converter leaves them in a file of their own, and `_FIVE` in a GGUF file names that."""
+    whole = wan()
+    save_file(whole, tmp_path / "wan.safetensors")
+    gguftools.convert(tmp_path / "wan.safetensors", tmp_path / "whole.gguf")
+    with gguftools.open(tmp_path / "whole.gguf") as model:
+        del model.tensors["patch_embedding.weight"]
+        del model.metadata["comfy.gguf.orig_shape.patch_embedding.weight"]
+        model.save(tmp_path / "cut.gguf")
+    save_file({"patch_embedding.weight": whole["patch_embedding.weight"]}, tmp_path / "fix_5d_tensors_wan.safetensors")
+    report = gguftools.convert(tmp_path / "cut.gguf", tmp_path / "mended.gguf")
+    assert any("fix_5d_tensors_wan.safetensors" in each for each in report.warnings)
+    assert tensors_of(tmp_path / "mended.gguf") == tensors_of(tmp_path / "whole.gguf")
+
+
+def test_all_parts_of_a_checkpoint(tmp_path):
+    save_file(whole_checkpoint(), tmp_path / "all.safetensors")
+    report = gguftools.convert(tmp_path / "all.safetensors", tmp_path / "x-Q4_K_M.gguf", "Q4_K_M", part="all")
+    names = ["x-Q4_K_M.gguf", "x-vae.safetensors", "x-clip-l.safetensors", "x-t5xxl-Q8_0.gguf"]
+    assert sorted(each.file.name for each in report.outputs) == sorted(names)
+    assert set(tensors_of(tmp_path / names[0])) == set(flux())
+    for name, expected in ((names[1], vae()), (names[2], clip())):
+        written = load_file(tmp_path / name)
+        assert written.keys() == expected.keys()
+        assert all(np.array_equal(written[each], expected[each]) for each in expected)
+    with gguftools.open(tmp_path / names[3]) as model:
+        assert model.metadata["general.architecture"] == "t5encoder"
+        assert model.metadata["t5encoder.attention.head_count"] == 4
+        assert "tokenizer.ggml.model" not in model.metadata
+        assert np.array_equal(model.tensors["enc.output_norm.weight"], t5()["encoder.final_layer_norm.weight"])
+    assert any("no tokenizer" in each for each in report.warnings)
+
+
+def test_clip_encoders_are_told_apart(tmp_path):
+    tensors = flux("model.diffusion_model.") | {"model_ema.decay": np.zeros(1, "f4"), "betas": np.zeros(3, "f4")}
+    tensors |= {f"first_stage_model.{name}": each for name, each in vae().items()}
+    tensors |= {f"conditioner.embedders.0.transformer.{name}": each for name, each in clip().items()}
+    tensors |= {f"conditioner.embedders.1.model.{name}": each for name, each in open_clip().items()}
+    save_file(tensors, tmp_path / "sdxl.safetensors")
+    report = gguftools.convert(tmp_path / "sdxl.safetensors", tmp_path / "x.gguf", part="text-encoders")
+    assert [each.file.name for each in report.outputs] == ["x-clip-l.safetensors", "x-clip-g.safetensors"]
+    assert load_file(tmp_path / "x-clip-g.safetensors").keys() == open_clip().keys()
+    report = gguftools.convert(tmp_path / "sdxl.safetensors", tmp_path / "g.safetensors", part="clip-g")
+    assert load_file(tmp_path / "g.safetensors").keys() == open_clip().keys()
+    report = gguftools.convert(tmp_path / "sdxl.safetensors", tmp_path / "m.gguf")
+    assert report.warnings == ['other parts are not written: vae, clip-l, clip-g; part="all" writes them, too']
+
+
+def test_all_parts_of_a_pipeline(tmp_path):
+    folder, out = pipeline(tmp_path / "FLUX"), tmp_path / "out"
+    out.mkdir()
+    done = run("convert", str(folder), "-o", f"{out}/", "--outtype", "Q4_K_M", "--all-parts", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    names = ["FLUX-Q4_K_M.gguf", "FLUX-clip-l.safetensors", "FLUX-t5xxl-Q8_0.gguf", "FLUX-vae.safetensors"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    assert sorted(Path(each["file"]).name for each in json.loads(done.stdout)["outputs"]) == names
+    with gguftools.open(out / names[2]) as model:
+        assert model.metadata["general.name"] == "FLUX t5xxl"
+        assert model.metadata["tokenizer.ggml.model"] == "t5"
+        assert model.tokenizer.encode("a cat")
+    gguftools.convert(folder, tmp_path / "t5.gguf", "Q4_K_M", part="t5xxl")
+    assert {form for form, _ in tensors_of(tmp_path / "t5.gguf").values()} != {"Q8_0"}
+
+
+def test_either_all_parts_are_written_or_none(tmp_path):
+    folder, out = pipeline(tmp_path / "FLUX"), tmp_path / "out"
+    out.mkdir()
+    (out / "FLUX-vae.safetensors").write_bytes(b"mine")
+    with pytest.raises(FileError, match="FLUX-vae"):
+        gguftools.convert(folder, f"{out}/", part="all")
+    assert [path.name for path in out.iterdir()] == ["FLUX-vae.safetensors"]
+    assert (out / "FLUX-vae.safetensors").read_bytes() == b"mine"
+
+
+def test_a_dry_run_names_all_files(tmp_path):
+    folder = pipeline(tmp_path / "FLUX")
+    report = gguftools.convert(folder, f"{tmp_path}/", part="all", write=WriteOptions(dry_run=True))
+    assert len(report.outputs) == 4
+    assert report.dry_run
+    assert [path.name for path in tmp_path.iterdir()] == ["FLUX"]
+
+
+def test_an_encoder_of_an_unknown_class_is_written_as_published(tmp_path):
+    folder = pipeline(tmp_path / "FLUX")
+    (folder / "text_encoder_2" / "config.json").write_text('{"architectures": ["T7EncoderModel"]}')
+    report = gguftools.convert(folder, f"{tmp_path}/", part="text-encoders")
+    assert (tmp_path / "FLUX-t5xxl.safetensors").is_file()
+    assert any(each.startswith("t5xxl is written as it was published") for each in report.warnings)
+    with pytest.raises(GgufToolsError):
+        gguftools.convert(folder, tmp_path / "t.gguf", part="t5xxl")
+
+
+@pytest.mark.parametrize(
+    ("part", "options", "problem"),
+    [
+        ("llm", {}, "has no part llm"),
+        ("mmproj", {}, "has no part"),
+        ("model", {"pre": "default"}, "`pre` has no effect"),
+        ("model", {"no_mtp": True}, "`no_mtp` has no effect"),
+        ("vae", {"outtype": "Q4_K_M"}, "cannot be Q4_K_M"),
+    ],
+)
+def test_what_means_nothing_is_refused(tmp_path, part, options, problem):
+    folder = pipeline(tmp_path / "FLUX")
+    outtype = options.pop("outtype", "auto")
+    with pytest.raises((OptionError, ModelError), match=problem.replace("mmproj", "part")):
+        gguftools.convert(folder, tmp_path / "x.gguf", outtype, part=part, options=ConvertOptions(**options))
+    assert [path.name for path in tmp_path.iterdir()] == ["FLUX"]
+
+
+@pytest.mark.parametrize("config", [b"[]", b"{", b'{"_class_name": 3, "architectures": 7}', b"\xff"])
+def test_configs_that_lie(tmp_path, config):
+    component(tmp_path / "m", flux(), {})
+    (tmp_path / "m" / "config.json").write_bytes(config)
+    with pytest.raises(GgufToolsError):
+        gguftools.convert(tmp_path / "m", tmp_path / "x.gguf")
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_values_beyond_f16(tmp_path):
+    tensors = flux(dtype=np.float32)
+    tensors["single_blocks.0.linear1.weight"][0, 3] = 70000
+    save_file(tensors, tmp_path / "big.safetensors")
+    with pytest.raises(GgufToolsError, match="beyond the range of F16") as error:
+        gguftools.convert(tmp_path / "big.safetensors", tmp_path / "x.gguf", "F16")
+    assert "BF16" in str(error.value.hint)
+    gguftools.convert(tmp_path / "big.safetensors", tmp_path / "x.gguf", "BF16")
+    tensors["single_blocks.0.linear1.weight"][0, 3] = np.inf
+    save_file(tensors, tmp_path / "inf.safetensors")
+    with pytest.raises(GgufToolsError, match="infinity"):
+        gguftools.convert(tmp_path / "inf.safetensors", tmp_path / "y.gguf", "BF16")
