@@ -21,6 +21,7 @@ from . import families
 from .classifier_heads import CLASS as HEADED
 from .classifier_heads import with_head
 from .config import FILE, text_part, typed
+from .diffusion.image_file import check_text_model
 from .hparams.config_keys import KEYS, TEXT_PARTS, THINKER
 from .hparams.file_keys import Keys
 from .spec import Architecture, Tensors
@@ -154,6 +155,7 @@ def by_gguf_name(name: str) -> Architecture:
         problem = f"general.architecture is {name!r}: a draft, which reads what its target's layers make of a text"
         raise ModelError(problem, "run it with the target: `gguftools generate TARGET --draft FILE`")
     if name not in known:
+        check_text_model(name)
         hint = did_you_mean(name, dict.fromkeys(reversed(known)), cutoff=0.5)
         raise ModelError(f"general.architecture {name!r} is not one the runtime knows", hint)
     return known[name]

@@ -76,6 +76,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--workers": COUNTS,
     "--scheduler": ("", "x:y", "nonsense://a"),
     "--card": ("", "Voodoo 2", "A100"),
+    "--for": ("", "forge"),
     "--ladder": ("", "tall"),
     "--also": ("", "Q9_K", "absent.txt"),
     "--name": ("",),

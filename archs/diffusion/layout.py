@@ -13,6 +13,7 @@ from quants import Tensor
 
 from ..metadata import Metadata, Value, ValueType
 from ..transforms import reshape
+from ..values import INTEGERS
 
 ORIGINAL_SHAPE = "comfy.gguf.orig_shape."
 MAX_DIMENSIONS = 4
@@ -35,11 +36,8 @@ def published_shape(metadata: Metadata, name: str, shape: tuple[int, ...]) -> tu
     key = shape_key(name)
     if key not in metadata:
         return shape
-    sizes = metadata[key]
-    try:
-        listed = () if isinstance(sizes, (str, bytes)) else tuple(map(int, sizes))
-    except (TypeError, ValueError, OverflowError):
-        return shape
+    value = metadata.value(key)
+    listed = tuple(map(int, value.data)) if value.element in INTEGERS else ()
     return listed if listed and min(listed) > 0 and math.prod(listed) == math.prod(shape) else shape
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from archs.bounded_files import METADATA_JSON, RULES, VALUE, read_text
+from archs.diffusion.spec import READERS, Reader
 from archs.metadata import Value, ValueType
 from archs.small_files import parse_json
 from quants import format_named
@@ -172,6 +173,14 @@ def severity_named(name: str) -> Severity:
         if severity == name.lower():
             return severity
     raise OptionError(f"{name!r} is not a severity", hint=f"choose one of {', '.join(SEVERITIES)}")
+
+
+def reader_named(name: str) -> Reader:
+    """Return a program that reads image and video models."""
+    for reader, title in READERS.items():
+        if name.lower() in (reader, title.lower()):
+            return reader
+    raise OptionError(f"{name!r} is not a program known here", hint=f"choose one of {', '.join(READERS)}")
 
 
 def split_pair(text: str, what: str) -> tuple[str, str]:

@@ -46,6 +46,12 @@ def _severities(context: Any) -> Iterable[str]:
     return SEVERITIES
 
 
+def _readers(context: Any) -> Iterable[str]:
+    from archs.diffusion.spec import READERS
+
+    return READERS
+
+
 def _poolings(context: Any) -> Iterable[str]:
     from runtime.evaluation.pooling import POOLINGS
 
@@ -113,6 +119,7 @@ VALUES: Mapping[str, Callable[[Any], Iterable[str]]] = {
     "POOLING": _poolings,
     "PRECISION": _choices("float32", "exact", "llama.cpp"),
     "RECIPE": _recipes,
+    "READER": _readers,
     "SEVERITY": _severities,
     "SORT": _choices(*SORTS),
 }

@@ -48,6 +48,7 @@ SHARED: Mapping[str, Any] = {
     "prompts": Option(
         "--prompts", metavar="FILE", help="File of prompts: one per line, or .jsonl with a text or messages per line."
     ),
+    "reader": Option("--for", help="Program that will read the image model: comfyui, sdcpp or diffusers."),
     "new": "Also accept keys that no known program reads.",
     "split_max_tensors": Option("--split-max-tensors", min=1, help="Maximum number of tensors per shard."),
     "split_max_size": "Maximum size of a shard, e.g. 2G.",
@@ -116,6 +117,7 @@ BY_NAME = {
     "temps": "T,…",
     "prices": "FILE",
     "rate": "SIZE",
+    "reader": "READER",
     "revision": "REVISION",
     "scheduler": "ADDRESS",
     "special_token": "ROLE=TOKEN",
@@ -137,6 +139,7 @@ PARSERS = {
     "BITS,…": "parse_bits",
     "BYTES": "parse_file_size",
     "REGEX=FORMAT": "parse_rule",
+    "READER": "reader_named",
     "SEVERITY": "severity_named",
     "RATIO": "parse_ratio",
     "T,…": "parse_temperatures",
@@ -161,6 +164,7 @@ COMPLETED: Mapping[str, str] = {
     "KEY": "KEY",
     "OUTTYPE": "OUTTYPE",
     "RECIPE": "RECIPE",
+    "READER": "READER",
     "SEVERITY": "SEVERITY",
 }
 

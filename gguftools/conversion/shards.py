@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from archs.diffusion.image_file import image_file
+from archs.diffusion.spec import READERS
 from quants.arguments import PathLike, as_count
 from quants.errors import FileError, OptionError
 
@@ -48,8 +50,8 @@ class Shard:
 class ShardsReport:
     """Report what was, or (dry_run) would be, split or merged.
 
-    whole: the unsplit file; whole_bytes: its size. warnings: why merging would not give the same bytes again, and about
-    bytes that are sent although a store has them. traffic: in a store.
+    whole: the unsplit file; whole_bytes: its size. warnings: why merging would not give the same bytes again, of
+    programs that open no shards, and about bytes that are sent although a store has them. traffic: in a store.
     """
 
     whole: Path
@@ -109,7 +111,7 @@ def split(
     reads = InputFiles(states=opened.states)
     for shard in shards:
         check_target(shard.path, reads, overwrite)
-    warnings, copies = list(_why_not_exact(opened)), [copy for _, copy in outputs]
+    warnings, copies = [*_why_not_exact(opened), *_why_not_read(opened)], [copy for _, copy in outputs]
     if dry_run:
         traffic = planned_traffic(copies)
     else:
@@ -197,6 +199,12 @@ def _why_not_exact(opened: GgufFile) -> Iterator[str]:
         yield "the file's tensors are not stored in the order in which they are listed; merging will store them so"
     elif layout.header != stored:
         yield "the file's header is not as we write it; merging will give an equal one"
+
+
+def _why_not_read(opened: GgufFile) -> Iterator[str]:
+    """Yield a warning of an image or video model: the programs that load such files open one file."""
+    if image_file(opened.metadata, opened.tensors) is not None:
+        yield f"{', '.join(READERS.values())} open one file: merge the shards before use"
 
 
 def merge(

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from archs.diffusion.detection import all_families
+from archs.diffusion.readers import readers_of
+from archs.diffusion.spec import READERS, DiffusionFamily
 from archs.encoder import Encoder, projectors
 from archs.plans.mmproj import all_encoders
 from archs.registry import architectures as every_architecture
@@ -69,12 +72,15 @@ class ArchitectureInfo(Report):
     running_encoders: tuple[str, ...] = ()
     exporting_encoders: tuple[str, ...] = ()
     wrapper: bool = False
+    image: bool = False
+    title: str = ""
+    readers: tuple[str, ...] = ()
 
 
 def architectures() -> tuple[ArchitectureInfo, ...]:
     """Return all architectures, those of other packages included; several may share a name.
 
-    Draft models follow them, then the classes around a text model of any architecture.
+    Draft models follow them, then the classes around a text model of any architecture, then image and video models.
     """
     from archs.plans.export import obstacle
 
@@ -107,7 +113,25 @@ def architectures() -> tuple[ArchitectureInfo, ...]:
         return ArchitectureInfo("", (name,), (), exports=False, export_obstacle=reason, wrapper=True)
 
     infos = (*map(info, (*every_architecture(), *every_draft())), *map(wrapper_info, wrappers()))
-    return tuple(map(with_encoders, infos))
+    return (*map(with_encoders, infos), *image_models())
+
+
+def image_models() -> tuple[ArchitectureInfo, ...]:
+    """Return the families of image and video models; several share a name, the tag of their files."""
+
+    def info(family: DiffusionFamily) -> ArchitectureInfo:
+        return ArchitectureInfo(
+            family.tag,
+            (),
+            (),
+            exports=False,
+            export_obstacle="programs load their weights from GGUF or safetensors",
+            image=True,
+            title=family.title,
+            readers=tuple(READERS[reader] for reader in readers_of(family)),
+        )
+
+    return tuple(map(info, all_families()))
 
 
 def wrappers() -> tuple[str, ...]:
@@ -152,7 +176,7 @@ def encoders() -> tuple[EncoderInfo, ...]:
 
 def coverage() -> dict[str, int]:
     """Return how many classes are converted, run, exported and have encoders; each class counts once."""
-    known, encoder_infos = [each for each in architectures() if not each.wrapper], encoders()
+    known, encoder_infos = [each for each in architectures() if not (each.wrapper or each.image)], encoders()
     classes = {hf_class for each in known if not each.draft for hf_class in each.hf_classes}
     drafts = {hf_class for each in known if each.draft for hf_class in each.hf_classes}
     exported = {hf_class for each in known if each.exports for hf_class in each.hf_classes}

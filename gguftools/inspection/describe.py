@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from archs.diffusion.image_file import image_file
+from archs.diffusion.readers import verdicts
 from archs.metadata import Metadata, Value, ValueType
 from quants import Tensor
 from quants.arguments import PathLike
@@ -28,9 +30,11 @@ def summary(opened: Model) -> dict[str, Any]:
     for tensor in tensors.values():
         types[tensor.format.name] += tensor.nbytes
     size = types.total()
+    images = image_file(metadata, tensors, len(opened.files))
     facts: dict[str, Any] = {
         "name": metadata.get("general.name"),
         "architecture": name,
+        "model": images and images.family and images.family.title,
         "parameters": weights or None,
         "size label": metadata.get("general.size_label"),
         "tensors": len(tensors),
@@ -43,6 +47,7 @@ def summary(opened: Model) -> dict[str, Any]:
         "vocabulary": _vocabulary(metadata),
         "chat template": "yes" if "tokenizer.chat_template" in metadata else None,
         "shards": len(opened.files) if len(opened.files) > 1 else None,
+        "read by": None if images is None else [each.title for each in verdicts(images) if each.loads],
     }
     return {key: value for key, value in facts.items() if value is not None}
 
@@ -143,4 +148,6 @@ def fact(value: Any) -> str:
     """Return a fact of the summary as text."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {100 * part / (sum(value.values()) or 1):.1f} %" for name, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(value) or "none of the known programs"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from archs.diffusion.image_file import Fault, ImageFile, family_faults, image_file
+from archs.diffusion.readers import Verdict, text_encoder_faults, verdict, verdicts
+from archs.diffusion.spec import READERS, Reader
 from archs.encoder import GENERAL_TYPE, NAME
 from archs.gguf_names import tensor_names
 from archs.layered import is_zero
@@ -46,17 +49,30 @@ class Problem:
     """A problem of a file.
 
     severity: "error" (programs refuse the file, or it gives wrong results), "warning", "note" (not checked). where: a
-    key, a tensor, or the file.
+    key, a tensor, or the file. remedy: what to do, "" for nothing.
     """
 
     severity: str
     where: str
     message: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class ReaderReport:
+    """Whether a program loads a file of an image or video model. reader: its short name; title: for people."""
+
+    reader: Reader
+    title: str
+    loads: bool
+    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True)
 class ValidationReport(Report):
-    """The problems of a file. tensors, keys, bytes: how much was checked."""
+    """The problems of a file. tensors, keys, bytes: how much was checked. readers: of an image or video model, programs
+    that load such files.
+    """
 
     also = ("ok",)
 
@@ -65,6 +81,7 @@ class ValidationReport(Report):
     keys: int = 0
     tensors: int = 0
     bytes: int = 0
+    readers: tuple[ReaderReport, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -73,13 +90,22 @@ class ValidationReport(Report):
 
 
 def validate(
-    source: PathLike | Model, *, data: bool = True, threads: int | None = None, progress: Progress | None = None
+    source: PathLike | Model,
+    *,
+    reader: Reader | None = None,
+    data: bool = True,
+    threads: int | None = None,
+    progress: Progress | None = None,
 ) -> ValidationReport:
     """Check a GGUF file, a split set or a Model. Problems are results, not exceptions, also those of the structure.
 
+    reader: also check by the rules of a program that loads image and video models, or a text encoder of one: "comfyui"
+    (ComfyUI-GGUF), "sdcpp" (stable-diffusion.cpp) or "diffusers"; what prevents it from loading the file is an error.
     data: also read every tensor and find blocks with NaN or infinity. threads: default all processors. progress(bytes
-    read, of how many, tensor). Raises OptionError for a source that is neither path nor Model.
+    read, of how many, tensor). Raises OptionError for a source that is neither path nor Model, and for another reader.
     """
+    if reader is not None and reader not in READERS:
+        raise OptionError(f"reader is {reader!r}", f"choose one of {', '.join(READERS)}")
     try:
         model = opened_gguf(source)
         tensors = streamed_tensors(model)
@@ -90,7 +116,11 @@ def validate(
         return ValidationReport(Path(str(source)), (Problem(ERROR, "structure", f"{error}{hint}"),))
     problems = [*(_check_structure(model.file) if model.file else ()), *_check_keys(model)]
     wrong_places = {problem.where for problem in problems if problem.severity == ERROR}
-    problems += [problem for problem in _check_architecture(model) if problem.where not in wrong_places]
+    images = image_file(model.metadata, model.tensors, len(model.files))
+    found = _check_architecture(model) if images is None else map(_problem, family_faults(images))
+    problems += [problem for problem in found if problem.where not in wrong_places]
+    of_reader = () if reader is None else _check_reader(model, images, reader)
+    problems += of_reader
     problems += _check_dialects(tensors.values())
     problems += [Problem(*each) for each in check_vocabulary(model.metadata, model.tensors)]
     if data:
@@ -104,7 +134,28 @@ def validate(
     order = {ERROR: 0, WARNING: 1, NOTE: 2}
     unique = sorted(dict.fromkeys(problems), key=lambda problem: order[problem.severity])
     size = model.nbytes if data else 0
-    return ValidationReport(model.path, tuple(unique), len(model.metadata), len(tensors), size)
+    readers = tuple(map(_reader_report, _verdicts(images, reader)))
+    return ValidationReport(model.path, tuple(unique), len(model.metadata), len(tensors), size, readers)
+
+
+def _problem(fault: Fault) -> Problem:
+    return Problem(fault.severity, fault.where, fault.problem, fault.remedy)
+
+
+def _check_reader(model: Model, images: ImageFile | None, reader: Reader) -> list[Problem]:
+    """Return what a program finds wrong with an image or video model, or with a text encoder."""
+    faults = text_encoder_faults(reader, model.metadata) if images is None else verdict(reader, images).faults
+    return [_problem(fault) for fault in faults]
+
+
+def _verdicts(images: ImageFile | None, reader: Reader | None) -> tuple[Verdict, ...]:
+    if images is None:
+        return ()
+    return verdicts(images) if reader is None else (verdict(reader, images),)
+
+
+def _reader_report(each: Verdict) -> ReaderReport:
+    return ReaderReport(each.reader, each.title, each.loads, tuple(map(_problem, each.faults)))
 
 
 def _check_dialects(tensors: Iterable[Tensor]) -> Iterator[Problem]:

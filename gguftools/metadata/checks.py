@@ -68,7 +68,7 @@ def strange_choice(key: str, value: Value, architecture: str) -> tuple[str, str 
     items = np.unique(value.data).tolist() if value.type is ValueType.ARRAY and known else [value.data]
     for item in items if known else ():
         if item not in known:
-            shown = ", ".join(map(repr, known)) if len(known) < 20 else f"those that llama.cpp has ({len(known)})"
+            shown = ", ".join(map(repr, known)) if len(known) < 20 else f"those that programs load ({len(known)})"
             near = did_you_mean(item, map(str, known)) if isinstance(item, str) else None
             return f"{key!r} {'has' if value.type is ValueType.ARRAY else 'is'} {item!r}; known are {shown}", near
     return None
@@ -77,9 +77,10 @@ def strange_choice(key: str, value: Value, architecture: str) -> tuple[str, str 
 def _choices(key: str, known_key: Key) -> Collection[str | int]:
     """Return all values of a key that mean something; none where they are numbers or free text."""
     if key == Keys.General.ARCHITECTURE:
+        from archs.diffusion.detection import tags
         from archs.registry import architectures
 
-        return dict.fromkeys((*(each.name for each in architectures()), *recorded_names()["tensors"]))
+        return dict.fromkeys((*(each.name for each in architectures()), *recorded_names()["tensors"], *sorted(tags())))
     if key == Keys.General.FILE_TYPE:
         types, guessed = {*recorded_names()["file_types"], *NEWER_FILE_TYPES}, recorded_names()["guessed"]
         return sorted(types | {number + guessed for number in types})
@@ -191,8 +192,12 @@ def removal_problem(key: str, old: Metadata) -> str | None:
 def warning(key: str, old: Value | None, metadata: Metadata) -> str | None:
     """Return a warning of a change that is allowed."""
     if key == "general.architecture":
+        from archs.diffusion.detection import tags
+
         before = "" if old is None else old.data
         left = sum(other.startswith(f"{before}.") for other in metadata)
+        if not left and metadata[key] in tags():
+            return "the tensors are not compared with the tag: `gguftools validate` does"
         more = f", and {left} keys that begin with {f'{before}.'!r} will not be read" if before and left else ""
         return f"another architecture expects other tensors{more}"
     known = find(key, architecture_of(metadata))

@@ -146,8 +146,10 @@ class Contents:
         """
 
         def make() -> Tokenizer:
+            from archs.diffusion.image_file import check_text_model
             from runtime.tokenizer import tokenizer_from_metadata
 
+            check_text_model(self.metadata.get("general.architecture"))
             check_types(self.metadata, "tokenizer.")
             return tokenizer_from_metadata(self.metadata)
 
@@ -175,6 +177,14 @@ def check_is_model(contents: Contents, *others: str) -> None:
     if isinstance(general_type, str) and general_type in NO_MODELS and general_type not in others:
         what, hint = NO_MODELS[general_type]
         raise FileError(f"{contents.path} is {what}, not a model", hint)
+
+
+def check_runs(contents: Contents) -> None:
+    """Raise FileError for a file that holds no model, ModelError for an image or video model."""
+    from archs.diffusion.image_file import check_text_model
+
+    check_is_model(contents)
+    check_text_model(contents.metadata.get("general.architecture"))
 
 
 def streamed_tensors(contents: Contents) -> dict[str, Tensor]:

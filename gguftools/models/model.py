@@ -19,7 +19,7 @@ from ..io.gguf.reader import GgufFile, open_gguf
 from ..io.naming import is_remote, is_stored_gguf
 from ..io.stores.path import located
 from ..metadata.difference import compare_metadata
-from .contents import Contents, check_is_model
+from .contents import Contents, check_is_model, check_runs
 from .devices import DeviceOptions
 from .diffusion_sources import is_diffusion, of_diffusion
 from .generation import Drafts, GenerateOptions, by_beams, generations, options_of, prompt_tokens, truncated
@@ -88,7 +88,7 @@ class Model(Contents):
         """
         from runtime.batched_generation import write_together
 
-        check_is_model(self)
+        check_runs(self)
         chosen = options_of(options, changes)
         tokenizer = self.tokenizer
         context = chosen.context or self.context_length
@@ -127,7 +127,7 @@ class Model(Contents):
         """
         from .chat import Conversation
 
-        check_is_model(self)
+        check_runs(self)
         chosen = options_of(options, changes)
         if chosen.texts != 1 or chosen.has_media or chosen.beam_width:
             raise OptionError("a conversation has one answer a turn, and no images or sounds", "see `generate`")

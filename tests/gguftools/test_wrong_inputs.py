@@ -278,6 +278,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
         lambda: gguftools.validate(3),
         lambda: gguftools.validate(None),
         lambda: gguftools.validate(MODEL, threads=0),
+        lambda: gguftools.validate(MODEL, reader="forge"),
     ),
     "verify_attestation": (
         lambda: gguftools.verify_attestation(3),

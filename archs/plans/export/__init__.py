@@ -15,6 +15,7 @@ from quants.errors import FormatError, ModelError
 
 from ...classifier_heads import headed
 from ...config import ReadConfig, normalized
+from ...diffusion.image_file import check_text_model
 from ...encoder import NAME
 from ...hparams.file_keys import completed
 from ...hparams.model_hparams import HParams, read_hparams
@@ -84,6 +85,7 @@ def plan_export(metadata: Mapping[str, Any], tensors: Tensors) -> ExportPlan:
     if name == NAME:
         raise ModelError("the file has encoders for images or audio; it makes no checkpoint alone", NEEDS_ENCODERS)
     if not family:
+        check_text_model(name)
         raise ModelError(f"general.architecture {name!r} is not one that can become a checkpoint")
     if has_only_mtp(metadata, tensors):
         raise ModelError("the file has only the MTP layers: they make no checkpoint")

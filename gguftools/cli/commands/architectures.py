@@ -1,7 +1,7 @@
 """List the supported architectures, and what works with each.
 
 For each GGUF architecture: its Hugging Face classes, its vocabularies, and whether `export` turns it back into a
-checkpoint.
+checkpoint. For image and video models: the tag of their files, and the programs that load them.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def architectures(json: bool = False, markdown: bool = False) -> None:
     if print_result(infos, json):
         return
     show = print_markdown if markdown else print_table
-    named = tuple(each for each in infos if not each.wrapper)
+    named = tuple(each for each in infos if not (each.wrapper or each.image))
     rows = [
         (
             each.name,
@@ -46,6 +46,8 @@ def architectures(json: bool = False, markdown: bool = False) -> None:
     ]
     columns = ("classes", "model types", "encoders", "that run", "back again with --mmproj")
     show("Classes with encoders, which `convert --mmproj` writes", columns, having)
+    images = [(each.title, each.name, ", ".join(each.readers)) for each in infos if each.image]
+    show("Image and video models, which are converted and quantized", ("model", "tag", "read by"), images)
     for line in _remarks(named):
         print_line(line)
 

@@ -11,7 +11,8 @@ from quants.errors import GgufToolsError, OptionError
 from quants.spelling import did_you_mean, quote
 
 from ...io.naming import is_remote
-from ...models.model import Model, model_of_weights, opened, opened_gguf
+from ...models.contents import check_runs
+from ...models.model import Model, opened, opened_gguf
 from ...models.running import running_model
 from ...writing.report import verdict_word
 from ..validation import validate
@@ -79,8 +80,8 @@ def check(
     source: a GGUF file or a Model. against: the checkpoint's folder that it was made from, or another file of the same
     model. only: names of checks, None for all; "file" always runs. n: tokens of each generated text. threads: default
     all processors. progress(checks done, of how many, name of the next one). Raises OptionError for an unknown check,
-    FileError for a file without a model or one that is changed meanwhile, and FileError, ModelError, VocabularyError if
-    `against` cannot be opened.
+    FileError for a file without a model or one that is changed meanwhile, ModelError for an image or video model, and
+    FileError, ModelError, VocabularyError if `against` cannot be opened.
     """
     as_count(n, "n", 1)
     for name in only or ():
@@ -91,7 +92,7 @@ def check(
     original = None if against is None else original_of(against)
     file_verdict, model = check_file(source, threads)
     if model is not None:
-        model_of_weights(model)
+        check_runs(model)
     checks = [file_verdict]
     every = {} if model is None else _steps(model, original, n, threads)
     steps = {name: look for name, look in every.items() if only is None or name in only}
