@@ -116,12 +116,15 @@ def of_text_encoder(component: Component, name: str, inspect: Callable[..., str]
 def _t5_without_tokenizer(component: Component, name: str) -> Parts:
     """Return the parts of a T5 encoder whose configuration its tensors tell."""
     from archs.plans.text_encoders import plan_t5
+    from archs.prequantized.comfy import unpacked_weights
 
     from ..quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
 
     assert component.weights is not None
-    metadata, tensors = plan_t5(component.weights.tensors, f"{name} {component.label}")
-    outtype = checkpoint_type(tensors.values(), packed=False)
+    plain = unpacked_weights(component.weights.tensors, {}).tensors
+    metadata, tensors = plan_t5(plain, f"{name} {component.label}")
+    packed = any(plain.get(own) is not each for own, each in component.weights.tensors.items())
+    outtype = checkpoint_type(component.weights.tensors.values(), packed)
     warning = f"{component.part} has no tokenizer keys: the checkpoint has no tokenizer; ComfyUI-GGUF needs none for T5"
     origin = Origin(
         component.path,
