@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from quants.errors import GgufToolsError
 
+from ...conversion.quantize import recipe_path
+from ...measurement.texts import default_texts
 from ...metadata.chat_templates import rendered
 from ...metadata.visible import visible
 from ...provenance.manifest import Manifest, manifest_path, read_manifest
+from ..names import hub_label
 from ..report.card import described, markdown_text
 from ..report.numbers import byte_size, fixed, percent, significant
 from .advice import advice, choices
@@ -44,8 +48,8 @@ def blocks(folder: PublishedFolder, facts: CardFacts) -> dict[str, str]:
         "files": _files(folder, facts),
         "prompt": _prompt(folder, facts),
         "run": _run(folder, facts),
-        "verify": _verify(folder),
-        "made": _made(folder),
+        "verify": _verify(folder, facts),
+        "made": _made(folder, facts),
     }
     return {name: text for name, text in made.items() if text}
 
@@ -151,17 +155,32 @@ def _run(folder: PublishedFolder, facts: CardFacts) -> str:
     return "\n".join(lines).rstrip()
 
 
-def _verify(folder: PublishedFolder) -> str:
+def _verify(folder: PublishedFolder, facts: CardFacts) -> str:
     lines = []
     if folder.has(SUMS):
         lines += _shell("Checksums", f"sha256sum --check {SUMS}")
-    if any(_manifest(folder, each) for each in folder.models):
-        one = usual(folder).name
-        lines += _shell("Made again from the original, and compared byte for byte", f"gguftools reproduce {one}")
+    one = next((each for each in (usual(folder), *folder.models) if _manifest(folder, each)), None)
+    if one is not None:
+        command = f"gguftools reproduce {one.name} --source {_source(facts)}"
+        lines += _shell("Made again from the original, and compared byte for byte", command)
+        manifest = _manifest(folder, one)
+        if manifest is not None and (given := _given_texts(manifest)):
+            lines.append(f"Weights that GPTQ encoded are compared by their digests without `--gptq {given[0]}`.")
     return "\n".join(["## Verify", "", *lines]).rstrip() if lines else ""
 
 
-def _made(folder: PublishedFolder) -> str:
+def _source(facts: CardFacts) -> str:
+    """Return what commands name as the original."""
+    return f"hf://{facts.base_model}" if facts.base_model else "CHECKPOINT"
+
+
+def _given_texts(manifest: Manifest) -> list[str]:
+    """Return the names of the texts for GPTQ that the user gave."""
+    own = {each.path.name for each in default_texts()}
+    return [_plain(each.name) for each in manifest.texts if each.name not in own]
+
+
+def _made(folder: PublishedFolder, facts: CardFacts) -> str:
     manifest = next(filter(None, (_manifest(folder, each) for each in folder.models)), None)
     matrix = next(iter(_matrix_texts(folder)), None)
     lines = []
@@ -172,8 +191,13 @@ def _made(folder: PublishedFolder) -> str:
         lines.append(f"- Importance matrix: {matrix}")
     if manifest is not None and manifest.texts:
         lines.append(f"- GPTQ calibration on {', '.join(_plain(text.name) for text in manifest.texts)}.")
+    for file in folder.models:
+        text = recipe_path(Path(file.name)).as_posix()
+        if folder.has(text):
+            lines.append(f"- `{file.name}`: recipe searched for this size, [{_plain(text)}]({text}).")
     if folder.has(SETTINGS):
-        lines += ["- All of it again:", "", *_shell("", f"gguftools release --settings {SETTINGS}")]
+        command = f"gguftools release {_source(facts)} --settings {SETTINGS} --output AGAIN"
+        lines += ["- All of it again:", "", *_shell("", command)]
     if folder.has(RESULTS):
         lines.append(f"- All measured figures: [{RESULTS}]({RESULTS}).")
     return "\n".join(["## How they were made", "", *lines]).rstrip() if lines else ""
@@ -193,9 +217,10 @@ def _matrix_texts(folder: PublishedFolder) -> Iterator[str]:
 
 
 def usual(folder: PublishedFolder) -> PublishedFile:
-    """Return the file that commands name: Q4_K_M, else the middle one."""
+    """Return the file that commands name: Q4_K_M, else the middle one of those that the hub has a label for."""
     usual = next((each for each in folder.models if each.type == "Q4_K_M"), None)
-    return usual or folder.models[len(folder.models) // 2]
+    labelled = [each for each in folder.models if hub_label(each.name)] or folder.models
+    return usual or labelled[len(labelled) // 2]
 
 
 def _manifest(folder: PublishedFolder, file: PublishedFile) -> Manifest | None:

@@ -1,6 +1,6 @@
 """Write settings of a release for strangers: no folder of the machine that it was made on is named."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from ...provenance.manifest import public_name
 from ..names import PublishedName
 from .local_values import LOCAL
 from .plan import ReleasePlan
-from .settings import NO_IMATRIX, OWN_TEXTS, ReleaseOptions, is_matrix, is_on_hub
+from .settings import NO_IMATRIX, OWN_TEXTS, ReleaseOptions, is_matrix, is_on_hub, settings_text
 
 __all__ = ["LOCAL", "Published", "published"]
 
@@ -62,4 +62,4 @@ def published(source: str, settings: ReleaseOptions, plan: ReleasePlan) -> Publi
     else:
         name = public_name(source) if is_remote(source) else shown("source", source, public_name(source))
     remarks = [f"SHA-256 of {file}: {digest}" for file, digest in digests.items()]
-    return Published(replace(settings, **changed).toml(name, remarks), local)
+    return Published(settings_text(name, {**vars(settings), **changed}, remarks), local)

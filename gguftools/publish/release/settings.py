@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,16 +99,21 @@ class ReleaseOptions:
         """Return whether a part is made."""
         return part in self.only if self.only else part not in self.skip
 
-    def toml(self, source: str, remarks: Sequence[str] = ()) -> str:
-        """Return these settings as a TOML file; source: what the release is made from. remarks: lines at its start."""
-        lines = ["# Settings of `gguftools release`; run it again with --settings.", *(f"# {each}" for each in remarks)]
-        lines.append(f"source = {_quoted(source)}")
-        for name, value in asdict(self).items():
-            default = next(each.default for each in fields(self) if each.name == name)
-            if value != default:
-                listed = [_quoted(each) for each in value] if isinstance(value, (tuple, list)) else None
-                lines.append(f"{name} = {_quoted(value) if listed is None else '[' + ', '.join(listed) + ']'}")
-        return "\n".join(lines) + "\n"
+    def toml(self, source: str) -> str:
+        """Return these settings as a TOML file; source: what the release is made from."""
+        return settings_text(source, vars(self))
+
+
+def settings_text(source: str, values: Mapping[str, Any], remarks: Sequence[str] = ()) -> str:
+    """Return settings as a TOML file, without those that have their default. remarks: lines at its start."""
+    lines = ["# Settings of `gguftools release`; run it again with --settings.", *(f"# {each}" for each in remarks)]
+    lines.append(f"source = {_quoted(source)}")
+    for each in fields(ReleaseOptions):
+        value = values[each.name]
+        if value != each.default:
+            several = isinstance(value, (tuple, list))
+            lines.append(f"{each.name} = {_quoted(list(value) if several else value)}")
+    return "\n".join(lines) + "\n"
 
 
 def _quoted(value: Any) -> str:

@@ -71,7 +71,7 @@ def quantized(run: Run) -> None:
     texts = contents(run.settings.gptq)
     keys: dict[str, str] = {}  # of the files that are missing
     for file in run.plan.files:
-        made_of = file.target or [file.recipe, *contents([file.recipe] if Path(file.recipe).is_file() else [])]
+        made_of = file_digest(Path(file.recipe)) if Path(file.recipe).is_file() else file.target or file.recipe
         split = file.sharded and run.settings.split_max_size
         key = key_of(run.plan.key, made_of, None if file.target else of_matrix, texts, split, run.settings.manifests)
         if run.journal.is_done(file.path, key):
