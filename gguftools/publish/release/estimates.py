@@ -30,8 +30,8 @@ EXPERTS = "_exps."
 PROBE, TRIES = (512, 2048, 2048), 3  # a product of matrices
 PROBE_BYTES = 4 << 20  # from the hub
 # Seconds of one processor for each weight, and how often the texts are run.
-SEARCH, SEARCH_PASSES = 1.2e-6, 3
-FEEDBACK, FEEDBACK_PASSES = 1.5e-6, 3
+SEARCH, SEARCH_PASSES = 0.6e-6, 1
+FEEDBACK, FEEDBACK_PASSES = 2e-6, 2
 
 
 @dataclass(frozen=True)
