@@ -27,7 +27,7 @@ N_CTX, AT_ONCE = 512, 2048  # tokens of a window, and of windows that are read i
 BYTES_A_TOKEN = 4
 OWN_CHUNKS = 128  # windows of each text that a calibration reads
 EXPERTS = "_exps."
-PROBE, TRIES = (512, 2048, 2048), 3  # a product of matrices
+PROBE, TRIES = (512, 2048, 2048), 10  # a product of matrices, of which the fastest counts
 PROBE_BYTES = 4 << 20  # from the hub
 # Seconds of one processor for each weight, and how often the texts are run.
 SEARCH, SEARCH_PASSES = 0.6e-6, 1
