@@ -72,8 +72,9 @@ def _seconds(plan: ReleasePlan, settings: ReleaseOptions, threads: int, missing:
         texts = default_texts() if settings.imatrix == OWN_TEXTS else named_texts([settings.imatrix])
         seconds["imatrix"] = _pass_seconds(model, _tokens(texts, settings.imatrix_chunks), threads)
     if stock := [each for each in missing if not each.target]:
-        written = sum(each.nbytes for each in stock) / DISK_RATE
-        seconds["quantize"] = sum(each.seconds for each in stock) / threads + written + model.nbytes / DISK_RATE
+        share = len(stock) / sum(not each.target for each in plan.files)
+        moved = model.nbytes + sum(each.nbytes for each in stock)
+        seconds["quantize"] = share * plan.seconds / threads + moved / DISK_RATE
     texts = [*(named_texts([*settings.gptq]) if settings.gptq else []), *default_texts()]
     tokens, values = _tokens(texts, OWN_CHUNKS), _values(model)[0]
     if settings.gptq and missing:

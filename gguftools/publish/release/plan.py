@@ -32,7 +32,7 @@ DISK_RATE = 1 << 30  # bytes a second, to say roughly how long encoding takes
 @dataclass(frozen=True)
 class PlannedFile:
     """A file of a release. path: in the folder; recipe: as named in the settings; nbytes: as planned; sharded: it is a
-    split set in a folder of its own. target: bytes, of one whose recipe is searched for. seconds: of encoding.
+    split set in a folder of its own. target: bytes, of one whose recipe is searched for.
     """
 
     path: str
@@ -40,7 +40,6 @@ class PlannedFile:
     nbytes: int
     sharded: bool = False
     target: int = 0
-    seconds: float = 0.0
 
     @property
     def texts(self) -> list[str]:
@@ -53,7 +52,8 @@ class ReleasePlan:
     """What a release makes of a source.
 
     name: of the model in file names. model: the open source. outtype: of its weights. key: what changes with the
-    source. parts: of a checkpoint, those with files of their own: mmproj, mtp. warnings: what cannot be made, and
+    source. parts: of a checkpoint, those with files of their own: mmproj, mtp. seconds: of encoding, on one processor.
+    warnings: what cannot be made, and
     what the hub will get wrong about names.
     """
 
@@ -64,6 +64,7 @@ class ReleasePlan:
     key: Sequence[Any]
     files: list[PlannedFile]
     parts: list[Literal["mmproj", "mtp"]]
+    seconds: float
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -99,15 +100,16 @@ def plan_release(model: Model, folder: Path, settings: ReleaseOptions) -> Releas
     matrix = folder / PublishedName(name, "", "imatrix").file
     has_matrix = settings.imatrix != NO_IMATRIX and (settings.does("imatrix") or matrix.is_file())
     without = [] if has_matrix else [each for each in wanted if _needs_matrix(each)]
-    files = [_planned(model, name, each, settings.split_max_size) for each in wanted if each not in without]
+    made = [each for each in wanted if each not in without]
+    files, seconds = _planned(model, name, made, settings.split_max_size)
     files += [_target(model, name, each, settings.split_max_size) for each in settings.target_sizes]
-    if twice := [path for path, count in Counter(each.path for each in files).items() if count > 1]:
-        raise OptionError(f"two files would be called {twice[0]}", "leave one out, or rename the recipe")
+    if len({each.path for each in files}) < len(files):
+        raise OptionError("two files of one size would be searched for", "leave one out")
     warnings = [f"without an importance matrix {', '.join(without)} cannot be made"] if without else []
     warnings += [problem for each in files for problem in problems(each.path)]
     recorded = [(_repository(each[0]), *each[1:]) for each in model.origin.recorded]
     key = fingerprint(model.files, recorded)
-    return ReleasePlan(name, model, folder, outtype, key, files, parts_apart(model.origin.warnings), warnings)
+    return ReleasePlan(name, model, folder, outtype, key, files, parts_apart(model.origin.warnings), seconds, warnings)
 
 
 def in_passes(files: Sequence[PlannedFile]) -> list[list[PlannedFile]]:
@@ -157,14 +159,20 @@ def _needs_matrix(recipe: str) -> bool:
     return "needs an importance matrix" in recipe_or_file(recipe)[0].description
 
 
-def _planned(model: Model, name: str, recipe: str, split: int) -> PlannedFile:
-    """Plan the file of a recipe: its bytes, and the seconds of encoding it."""
-    own = recipe_or_file(recipe)[0].name
+def _planned(model: Model, name: str, recipes: Sequence[str], split: int) -> tuple[list[PlannedFile], float]:
+    """Plan the files of recipes: their bytes, and the seconds of encoding them."""
+    own = [safe_name(recipe_or_file(each)[0].name) for each in recipes]
+    if twice := [each for each, count in Counter(own).items() if count > 1]:
+        raise OptionError(f"two files would be called {PublishedName(name, twice[0]).file}", "rename a recipe")
+    if not recipes:
+        return [], 0.0
     write = WriteOptions(cost_model=CostModel(rate=DISK_RATE, latency=0.0))
-    report = quantize(model, [recipe], f"./{own}.gguf", write=write)
-    nbytes, seconds = report.outputs[0].nbytes, report.work.encode_seconds if report.work else 0.0
-    path, sharded = _place(name, safe_name(own), nbytes, split)
-    return PlannedFile(path, recipe, nbytes, sharded, seconds=seconds)
+    report = quantize(model, recipes, [f"./{each}.gguf" for each in own], write=write)
+    files = []
+    for recipe, type, output in zip(recipes, own, report.outputs, strict=True):
+        path, sharded = _place(name, type, output.nbytes, split)
+        files.append(PlannedFile(path, recipe, output.nbytes, sharded))
+    return files, report.work.encode_seconds if report.work else 0.0
 
 
 def _target(model: Model, name: str, nbytes: int, split: int) -> PlannedFile:
