@@ -20,6 +20,30 @@ from .ollama import OllamaModel
 
 PROMPT = ({"role": "system", "content": "{system_prompt}"}, {"role": "user", "content": "{prompt}"})
 NOW = "2026-01-02T12:00:00"
+TRANSFORMERS = frozenset(  # text models that transformers 5 reads of GGUF files (transformers/integrations/ggml.py)
+    [
+        "bloom",
+        "deci",
+        "falcon",
+        "gemma2",
+        "gemma3",
+        "gemma4",
+        "gpt2",
+        "gpt-oss",
+        "lfm2",
+        "llama",
+        "mamba",
+        "minimax-m2",
+        "nemotron",
+        "phi3",
+        "qwen2",
+        "qwen2moe",
+        "qwen3",
+        "qwen3moe",
+        "stablelm",
+        "starcoder2",
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -145,12 +169,11 @@ def _run(folder: PublishedFolder, facts: CardFacts) -> str:
     else:
         lines += _shell("llama.cpp", f"llama-server -m {file.name}{media}")
     if file.shards == 1 and facts.has_modelfile:
-        lines += _shell("Ollama, from this folder", "ollama create MODEL -f Modelfile")
-    lines += _shell(
-        "transformers",
-        f'AutoModelForCausalLM.from_pretrained("{repository or "."}", gguf_file="{file.name}")',
-        "python",
-    )
+        text_only = ", text only" if projector else ""  # of projectors in a Modelfile users report contrary things
+        lines += _shell(f"Ollama, from this folder{text_only}", "ollama create MODEL -f Modelfile")
+    if file.shards == 1 and projector is None and file.model.architecture in TRANSFORMERS:
+        command = f'AutoModelForCausalLM.from_pretrained("{repository or "."}", gguf_file="{file.name}")'
+        lines += _shell("transformers", command, "python")
     lines += [f"- {_plain(each)}" for each in facts.ollama.remarks]
     return "\n".join(lines).rstrip()
 

@@ -100,12 +100,12 @@ def plan_release(model: Model, folder: Path, settings: ReleaseOptions) -> Releas
     matrix = folder / PublishedName(name, "", "imatrix").file
     has_matrix = settings.imatrix != NO_IMATRIX and (settings.does("imatrix") or matrix.is_file())
     without = [] if has_matrix else [each for each in wanted if _needs_matrix(each)]
+    warnings = [f"without an importance matrix {', '.join(without)} cannot be made"] if without else []
     made = [each for each in wanted if each not in without]
-    files, seconds = _planned(model, name, made, settings.split_max_size)
+    files, seconds = _planned(model, name, made, settings.split_max_size, warnings)
     files += [_target(model, name, each, settings.split_max_size) for each in settings.target_sizes]
     if len({each.path for each in files}) < len(files):
         raise OptionError("two files of one size would be searched for", "leave one out")
-    warnings = [f"without an importance matrix {', '.join(without)} cannot be made"] if without else []
     warnings += [problem for each in files for problem in problems(each.path)]
     recorded = [(_repository(each[0]), *each[1:]) for each in model.origin.recorded]
     key = fingerprint(model.files, recorded)
@@ -159,8 +159,12 @@ def _needs_matrix(recipe: str) -> bool:
     return "needs an importance matrix" in recipe_or_file(recipe)[0].description
 
 
-def _planned(model: Model, name: str, recipes: Sequence[str], split: int) -> tuple[list[PlannedFile], float]:
-    """Plan the files of recipes: their bytes, and the seconds of encoding them."""
+def _planned(
+    model: Model, name: str, recipes: Sequence[str], split: int, warnings: list[str]
+) -> tuple[list[PlannedFile], float]:
+    """Plan the files of recipes: their bytes, and the seconds of encoding them. warnings: gets one for files that are
+    alike, as fallbacks make them.
+    """
     own = [safe_name(recipe_or_file(each)[0].name) for each in recipes]
     if twice := [each for each, count in Counter(own).items() if count > 1]:
         raise OptionError(f"two files would be called {PublishedName(name, twice[0]).file}", "rename a recipe")
@@ -168,8 +172,10 @@ def _planned(model: Model, name: str, recipes: Sequence[str], split: int) -> tup
         return [], 0.0
     write = WriteOptions(cost_model=CostModel(rate=DISK_RATE, latency=0.0))
     report = quantize(model, recipes, [f"./{each}.gguf" for each in own], write=write)
-    files = []
+    files, types = [], dict[tuple[str, ...], str]()
     for recipe, type, output in zip(recipes, own, report.outputs, strict=True):
+        like = types.setdefault(tuple(each.format for each in output.tensors), type)
+        warnings += [f"{type} has the same formats as {like}: rows of this model do not fit others"] * (like != type)
         path, sharded = _place(name, type, output.nbytes, split)
         files.append(PlannedFile(path, recipe, output.nbytes, sharded))
     return files, report.work.encode_seconds if report.work else 0.0

@@ -186,6 +186,13 @@ def test_a_target_is_planned_and_named(tmp_path: Path) -> None:
         release(SOURCE, tmp_path / "new", options=ReleaseOptions(target_sizes=(1000,)), dry_run=True)
 
 
+def test_files_that_fallbacks_make_alike_are_named(tmp_path: Path) -> None:
+    build("smolvlm", tmp_path / "smolvlm")
+    options = ReleaseOptions(ladder="", recipes=("Q8_0", "Q6_K"))
+    report = release(tmp_path / "smolvlm", tmp_path / "new", options=options, dry_run=True)
+    assert "Q6_K has the same formats as Q8_0: rows of this model do not fit others" in report.warnings
+
+
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "Q8_0.txt").write_text("attn=Q4_K")
     options = ReleaseOptions(ladder="", recipes=("Q8_0", str(tmp_path / "Q8_0.txt")))
@@ -381,6 +388,8 @@ def test_a_model_with_encoders_has_both_files(tmp_path: Path) -> None:
     card = ModelCard.load(tmp_path / "new" / "README.md")
     assert card.data.pipeline_tag == "image-text-to-text"
     assert "--mmproj mmproj-smolvlm-BF16.gguf" in card.text
+    assert "Ollama, from this folder, text only" in card.text
+    assert "AutoModelForCausalLM" not in card.text
     assert "not measured" in card.text
     assert "name no license" in card.text
 
