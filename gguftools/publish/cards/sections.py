@@ -21,28 +21,10 @@ from .ollama import OllamaModel
 PROMPT = ({"role": "system", "content": "{system_prompt}"}, {"role": "user", "content": "{prompt}"})
 NOW = "2026-01-02T12:00:00"
 TRANSFORMERS = frozenset(  # text models that transformers 5 reads of GGUF files (transformers/integrations/ggml.py)
-    [
-        "bloom",
-        "deci",
-        "falcon",
-        "gemma2",
-        "gemma3",
-        "gemma4",
-        "gpt2",
-        "gpt-oss",
-        "lfm2",
-        "llama",
-        "mamba",
-        "minimax-m2",
-        "nemotron",
-        "phi3",
-        "qwen2",
-        "qwen2moe",
-        "qwen3",
-        "qwen3moe",
-        "stablelm",
-        "starcoder2",
-    ]
+    {
+        *("bloom", "deci", "falcon", "gemma2", "gemma3", "gemma4", "gpt2", "gpt-oss", "lfm2", "llama", "mamba"),
+        *("minimax-m2", "nemotron", "phi3", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "stablelm", "starcoder2"),
+    }
 )
 
 
