@@ -7,6 +7,7 @@ from pathlib import Path
 from quants.errors import GgufToolsError
 
 from ...conversion.quantize import recipe_path
+from ...io.gguf.shards import SHARD_NAME
 from ...measurement.texts import default_texts
 from ...metadata.chat_templates import rendered
 from ...metadata.visible import visible
@@ -147,7 +148,8 @@ def _run(folder: PublishedFolder, facts: CardFacts) -> str:
         if file.shards == 1:
             lines += _shell("Ollama", f"ollama run hf.co/{repository}:{file.type}")
         lines += _shell("LM Studio", f"lms get https://huggingface.co/{repository}@{file.type.lower()}")
-        lines += _shell("One file", f"hf download {repository} {file.name} --local-dir .")
+        chosen = file.name if file.shards == 1 else f'--include "{Path(file.name).parent.as_posix()}/*"'
+        lines += _shell("One file", f"hf download {repository} {chosen} --local-dir .")
     else:
         lines += _shell("llama.cpp", f"llama-server -m {file.name}{media}")
     if file.shards == 1 and facts.has_modelfile:
@@ -197,7 +199,9 @@ def _made(folder: PublishedFolder, facts: CardFacts) -> str:
     if manifest is not None and manifest.texts:
         lines.append(f"- GPTQ calibration on {', '.join(_plain(text.name) for text in manifest.texts)}.")
     for file in folder.models:
-        text = recipe_path(Path(file.name)).as_posix()
+        shard = SHARD_NAME.fullmatch(Path(file.name).name)
+        whole = Path(file.name) if shard is None else Path(file.name).with_name(shard["prefix"])
+        text = recipe_path(whole).as_posix()
         if folder.has(text):
             lines.append(f"- `{file.name}`: recipe searched for this size, [{_plain(text)}]({text}).")
     if folder.has(SETTINGS):

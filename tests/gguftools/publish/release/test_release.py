@@ -193,6 +193,25 @@ def test_files_that_fallbacks_make_alike_are_named(tmp_path: Path) -> None:
     assert "Q6_K has the same formats as Q8_0: rows of this model do not fit others" in report.warnings
 
 
+@pytest.mark.slow
+def test_a_searched_file_is_split_too(tmp_path: Path) -> None:
+    options = ReleaseOptions(
+        ladder="",
+        target_sizes=(3_000_000,),
+        imatrix="none",
+        split_max_size=2_000_000,
+        skip=("measure",),
+        repository="me/new",
+    )
+    release(SOURCE, tmp_path, options=options, threads=2)
+    name = "3MB-Q5_K_M_MIX/austen-4m-3MB-Q5_K_M_MIX"
+    assert (tmp_path / f"{name}-00002-of-00002.gguf").is_file()
+    card = (tmp_path / "README.md").read_text()
+    assert f"`{name}-00001-of-00002.gguf`: recipe searched for this size" in card
+    assert 'hf download me/new --include "3MB-Q5_K_M_MIX/*"' in card
+    assert not release(SOURCE, tmp_path, options=options, threads=2).made
+
+
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "Q8_0.txt").write_text("attn=Q4_K")
     options = ReleaseOptions(ladder="", recipes=("Q8_0", str(tmp_path / "Q8_0.txt")))
