@@ -84,7 +84,12 @@ def copied(texts: Mapping[Path, Path]) -> list[Path]:
 
 
 def settings_file(run: Run) -> None:
-    """Write the settings without names of local folders, and these where only this machine sees them."""
+    """Write the settings without names of local folders, and these where only this machine sees them.
+
+    A run of some parts only leaves the settings that the others were made by.
+    """
+    if run.settings.only and (run.folder / SETTINGS).is_file():
+        return
     shown = published(run.source, run.settings, run.plan)
     for path, text in ((run.folder / SETTINGS, shown.toml), (run.journal.work / LOCAL, json.dumps(shown.local))):
         if not path.is_file() or path.read_bytes() != text.encode():

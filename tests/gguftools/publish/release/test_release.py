@@ -236,6 +236,12 @@ def test_a_run_by_the_published_settings_does_nothing(released: Path) -> None:
     assert not release(source, released, options=options, threads=2).made
 
 
+def test_a_run_of_one_part_leaves_the_settings(released: Path) -> None:
+    before = (released / "release.toml").read_bytes()
+    release(SOURCE, released, options=ReleaseOptions(ladder="small", only=("sums",)), threads=2)
+    assert (released / "release.toml").read_bytes() == before
+
+
 def test_a_stranger_runs_the_published_settings(released: Path, tmp_path: Path) -> None:
     """He has what was uploaded, and the texts next to it."""
     shutil.copy(released / "release.toml", tmp_path)
