@@ -9,7 +9,7 @@ from pathlib import Path
 
 from quants.errors import FileError
 
-from .atomic import NOTHING, InputFiles, check_target, explain_write_error
+from .atomic import NOTHING, InputFiles, check_target, explain_write_error, free_bytes
 from .entries import keep_mode, opened_folder, remove_leftovers, sync_folder, temporary_name
 from .locks import is_named, is_unlocked, wait_for_lock
 from .naming import refuse_store
@@ -63,6 +63,12 @@ def files_of_folder(target: Path, overwrite: bool = False, reads: InputFiles = N
     with _explained(target), _locked_folder(target / target.name) as made:
         yield made
         _replace(target, made, reads, {}, overwrite)
+
+
+def free_for(folder: Path) -> int:
+    """Return the bytes that are free for a folder, which need not exist."""
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
+    return free_bytes(there / "file")
 
 
 def prepare_folder(target: Path) -> None:

@@ -50,7 +50,7 @@ def hint_for_absent(path: PathLike) -> str | None:
         revision = f"@{match[2]}" if match[2] not in (None, "main") else ""
         return f"`gguftools convert hf://{match[1]}{revision}` reads it from the hub"
     if text.startswith(("hf:/", "hf.co/")):
-        return "only `gguftools convert` reads from the hub: hf://ORG/MODEL"
+        return "`gguftools fetch ORG/MODEL` brings it here; convert, quantize and release read hf://ORG/MODEL, too"
     if HUB_NAME.fullmatch(text) and not text.endswith(".gguf") and not Path(text).parent.exists():
         return f"`gguftools convert hf://{text}` reads a model from the hub"
     return None if is_url(text) else hint_for_missing(Path(path))

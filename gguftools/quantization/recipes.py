@@ -160,13 +160,13 @@ class Choice(NamedTuple):
 
 # Recipes with embedding and output in Q8_0, by the names that publishers gave them: name → the recipe besides.
 IN_Q8_0 = {"Q2_K_L": "Q2_K", "Q3_K_XL": "Q3_K_L", "Q4_K_L": "Q4_K_M", "Q5_K_L": "Q5_K_M", "Q6_K_L": "Q6_K"}
-EDGES = (r"^token_embd\.weight$", r"^output\.weight$")
+EDGES = r"^(token_embd|output)\.weight$"  # one rule, because a tied model has no output
 
 
 def _with_edges_in_q8_0(name: str) -> Recipe:
     recipe = RECIPES[IN_Q8_0[name]]
     about = f"{recipe.name}, embedding and output in Q8_0"
-    return replace(recipe, name=name, description=about, aliases=(), rules=tuple((edge, "Q8_0") for edge in EDGES))
+    return replace(recipe, name=name, description=about, aliases=(), rules=((EDGES, "Q8_0"),))
 
 
 VARIANTS = {name: _with_edges_in_q8_0(name) for name in IN_Q8_0}

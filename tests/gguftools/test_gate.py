@@ -35,7 +35,9 @@ ELSEWHERE = {
     "conversion/shards.py": "deletes shards that are merged",
     "cli/terminal.py": "opens the null device",
     "publish/release/journal.py": "makes the folder of what is not published",
-    "publish/release/release.py": "makes folders, names what it searched for, removes its own copy of the source",
+    "publish/release/release.py": "makes the folder, removes its own copy of the source",
+    "publish/release/results.py": "removes the record of a measurement that is written",
+    "publish/release/weights.py": "makes folders of shards",
     "lab/drafts/acceptance.py": "shortens a KV cache, and no file",
     "lab/drafts/costs.py": "shortens a KV cache, and no file",
 }

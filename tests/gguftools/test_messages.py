@@ -27,7 +27,10 @@ ALLOWED = (  # other programs' options, words of a call that is built, the table
     " --mmproj X",
     "sha256sum --check",
     "hf download X",
-    "gguftools release --settings",
+    '--include "X/*"',
+    "gguftools release X --settings",
+    "gguftools reproduce X --source",
+    "without `--gptq X`",
     "with --settings.",
 )
 

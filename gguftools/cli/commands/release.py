@@ -58,6 +58,10 @@ class Settings:
         str | None, Option(metavar="ORG/NAME", help="Repository on the Hub that the files are for.")
     ] = None
     quantized_by: Annotated[str | None, Option(metavar="NAME", help="Who made the files.")] = None
+    keep_source: Annotated[bool, "Leave what was fetched from the Hub."] = False
+    work: Annotated[
+        str | None, Option(metavar="FOLDER", help="Folder for what is fetched from the Hub (default: OUTPUT).")
+    ] = None
     only: Annotated[
         list[str] | None,
         Option(metavar="PART", help="Make only mmproj, mtp, imatrix, quantize, measure, report, sums or card."),
@@ -119,11 +123,31 @@ def _print(report: "ReleaseReport", options: "ReleaseOptions") -> None:
     if report.dry_run:
         rows = [(each["file"], each["recipe"], size(each["size_bytes"])) for each in report.plan["files"]]
         print_table(None, ("file", "recipe", "size"), rows, "llr")
-        more = [*report.plan["parts"], *(["imatrix"] if options.does("imatrix") else []), "figures", "card"]
-        print_line(f"and {', '.join(more)}; {size(report.plan['size_bytes'])} in all, {size(report.free_bytes)} free")
-        print_line(f"about {report.plan['encode_seconds']:.0f} s of encoding on one processor, besides measuring")
+        more = [*report.plan["parts"], *(each for each in ("imatrix", "measure", "card") if options.does(each))]
+        print_line(f"and {', '.join(more)}")
+        _print_estimate(report)
         return
     for name in report.made:
         print_line(f"{name}: made")
     if not report.made:
         print_line(f"{report.folder}: up to date")
+
+
+def _print_estimate(report: "ReleaseReport") -> None:
+    from ..ui import print_line, size
+
+    if (expected := report.estimate) is None:
+        return
+    enough = "enough" if report.free_bytes >= expected.disk_bytes else "NOT enough"
+    fetched = f", {size(expected.fetch_bytes)} of them fetched" if expected.fetch_bytes else ""
+    print_line(f"disk: {size(expected.disk_bytes)} needed{fetched}; {size(report.free_bytes)} free: {enough}")
+    parts = ", ".join(f"{name} {_lasting(seconds)}" for name, seconds in expected.seconds.items())
+    total = _lasting(sum(expected.seconds.values()))
+    print_line(f"time: about {total}, estimated from a short measurement of this machine ({parts})")
+
+
+def _lasting(seconds: float) -> str:
+    """Return a rough time."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -7,12 +7,12 @@ from .folder import PublishedFile
 
 GIB = MARGIN = 1 << 30  # a card of 24 GB has 24 GiB
 MEMORIES = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512, 768, 1024)
-WORDS = (  # mean KL divergence in nats below which they hold
-    (0.001, "hardly any difference from the original"),
-    (0.01, "very close to the original"),
-    (0.03, "close to the original"),
-    (0.1, "answers differ now and then"),
-    (0.3, "answers differ often"),
+WORDS = (  # mean KL divergence in nats below which, and share of equal top tokens from which they hold
+    (0.001, 0.97, "hardly any difference from the original"),
+    (0.01, 0.94, "very close to the original"),
+    (0.03, 0.9, "close to the original"),
+    (0.1, 0.8, "answers differ now and then"),
+    (0.3, 0.5, "answers differ often"),
 )
 WORST = "clearly worse than the original: only where nothing else fits"
 
@@ -34,7 +34,8 @@ def advice(file: PublishedFile, files: Sequence[PublishedFile]) -> str:
         return "not measured"
     if better := dominating(file, files):
         return f"{better.type} is smaller and closer"
-    return next((words for limit, words in WORDS if file.measured.kl < limit), WORST)
+    kl, same = file.measured.kl, file.measured.figures.get("same_top", 1.0)
+    return next((words for limit, share, words in WORDS if kl < limit and same >= share), WORST)
 
 
 def dominating(file: PublishedFile, files: Sequence[PublishedFile]) -> PublishedFile | None:

@@ -99,6 +99,9 @@ def stop_texts(model: Model) -> list[str]:
 def go_template(turns: Turns) -> str:
     """Return a Go template that puts the same texts around messages."""
     lines = ["{{- range $i, $message := .Messages }}", "{{- $last := eq (len (slice $.Messages $i)) 1 }}"]
+    if turns.system is not None and turns.default_system is not None:
+        default = _text(turns.system.before + turns.default_system + turns.system.after)
+        lines.append(f'{{{{- if and (eq $i 0) (ne .Role "system") }}}}{default}{{{{- end }}}}')
     lines += _branch("if", "user", _user(turns))
     if turns.system is not None:
         opened = ["{{- $opened = true }}"] if turns.system_in_user else []
@@ -108,8 +111,8 @@ def go_template(turns: Turns) -> str:
     answer += [f"{{{{- if not $last }}}}{after}{{{{- end }}}}"] if after else []
     lines += _branch("else if", "assistant", answer)
     lines.append("{{- end }}")
-    if turns.assistant.before:
-        lines.append(f'{{{{- if and $last (ne .Role "assistant") }}}}{_text(turns.assistant.before)}{{{{- end }}}}')
+    if turns.to_answer:
+        lines.append(f'{{{{- if and $last (ne .Role "assistant") }}}}{_text(turns.to_answer)}{{{{- end }}}}')
     lines.append("{{- end }}")
     return "\n".join([*(["{{- $opened := false }}"] if turns.system_in_user else []), *lines])
 

@@ -2,12 +2,17 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from quants.errors import GgufToolsError
 
+from ...conversion.quantize import recipe_path
+from ...io.gguf.shards import SHARD_NAME
+from ...measurement.texts import default_texts
 from ...metadata.chat_templates import rendered
 from ...metadata.visible import visible
 from ...provenance.manifest import Manifest, manifest_path, read_manifest
+from ..names import hub_label
 from ..report.card import described, markdown_text
 from ..report.numbers import byte_size, fixed, percent, significant
 from .advice import advice, choices
@@ -16,6 +21,12 @@ from .ollama import OllamaModel
 
 PROMPT = ({"role": "system", "content": "{system_prompt}"}, {"role": "user", "content": "{prompt}"})
 NOW = "2026-01-02T12:00:00"
+TRANSFORMERS = frozenset(  # text models that transformers 5 reads of GGUF files (transformers/integrations/ggml.py)
+    {
+        *("bloom", "deci", "falcon", "gemma2", "gemma3", "gemma4", "gpt2", "gpt-oss", "lfm2", "llama", "mamba"),
+        *("minimax-m2", "nemotron", "phi3", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "stablelm", "starcoder2"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -44,8 +55,8 @@ def blocks(folder: PublishedFolder, facts: CardFacts) -> dict[str, str]:
         "files": _files(folder, facts),
         "prompt": _prompt(folder, facts),
         "run": _run(folder, facts),
-        "verify": _verify(folder),
-        "made": _made(folder),
+        "verify": _verify(folder, facts),
+        "made": _made(folder, facts),
     }
     return {name: text for name, text in made.items() if text}
 
@@ -137,31 +148,46 @@ def _run(folder: PublishedFolder, facts: CardFacts) -> str:
         if file.shards == 1:
             lines += _shell("Ollama", f"ollama run hf.co/{repository}:{file.type}")
         lines += _shell("LM Studio", f"lms get https://huggingface.co/{repository}@{file.type.lower()}")
-        lines += _shell("One file", f"hf download {repository} {file.name} --local-dir .")
+        chosen = file.name if file.shards == 1 else f'--include "{Path(file.name).parent.as_posix()}/*"'
+        lines += _shell("One file", f"hf download {repository} {chosen} --local-dir .")
     else:
         lines += _shell("llama.cpp", f"llama-server -m {file.name}{media}")
     if file.shards == 1 and facts.has_modelfile:
-        lines += _shell("Ollama, from this folder", "ollama create MODEL -f Modelfile")
-    lines += _shell(
-        "transformers",
-        f'AutoModelForCausalLM.from_pretrained("{repository or "."}", gguf_file="{file.name}")',
-        "python",
-    )
+        text_only = ", text only" if projector else ""  # of projectors in a Modelfile users report contrary things
+        lines += _shell(f"Ollama, from this folder{text_only}", "ollama create MODEL -f Modelfile")
+    if file.shards == 1 and projector is None and file.model.architecture in TRANSFORMERS:
+        command = f'AutoModelForCausalLM.from_pretrained("{repository or "."}", gguf_file="{file.name}")'
+        lines += _shell("transformers", command, "python")
     lines += [f"- {_plain(each)}" for each in facts.ollama.remarks]
     return "\n".join(lines).rstrip()
 
 
-def _verify(folder: PublishedFolder) -> str:
+def _verify(folder: PublishedFolder, facts: CardFacts) -> str:
     lines = []
     if folder.has(SUMS):
         lines += _shell("Checksums", f"sha256sum --check {SUMS}")
-    if any(_manifest(folder, each) for each in folder.models):
-        one = usual(folder).name
-        lines += _shell("Made again from the original, and compared byte for byte", f"gguftools reproduce {one}")
+    one = next((each for each in (usual(folder), *folder.models) if _manifest(folder, each)), None)
+    if one is not None:
+        command = f"gguftools reproduce {one.name} --source {_source(facts)}"
+        lines += _shell("Made again from the original, and compared byte for byte", command)
+        manifest = _manifest(folder, one)
+        if manifest is not None and (given := _given_texts(manifest)):
+            lines.append(f"Weights that GPTQ encoded are compared by their digests without `--gptq {given[0]}`.")
     return "\n".join(["## Verify", "", *lines]).rstrip() if lines else ""
 
 
-def _made(folder: PublishedFolder) -> str:
+def _source(facts: CardFacts) -> str:
+    """Return what commands name as the original."""
+    return f"hf://{facts.base_model}" if facts.base_model else "CHECKPOINT"
+
+
+def _given_texts(manifest: Manifest) -> list[str]:
+    """Return the names of the texts for GPTQ that the user gave."""
+    own = {each.path.name for each in default_texts()}
+    return [_plain(each.name) for each in manifest.texts if each.name not in own]
+
+
+def _made(folder: PublishedFolder, facts: CardFacts) -> str:
     manifest = next(filter(None, (_manifest(folder, each) for each in folder.models)), None)
     matrix = next(iter(_matrix_texts(folder)), None)
     lines = []
@@ -172,8 +198,15 @@ def _made(folder: PublishedFolder) -> str:
         lines.append(f"- Importance matrix: {matrix}")
     if manifest is not None and manifest.texts:
         lines.append(f"- GPTQ calibration on {', '.join(_plain(text.name) for text in manifest.texts)}.")
+    for file in folder.models:
+        shard = SHARD_NAME.fullmatch(Path(file.name).name)
+        whole = Path(file.name) if shard is None else Path(file.name).with_name(shard["prefix"])
+        text = recipe_path(whole).as_posix()
+        if folder.has(text):
+            lines.append(f"- `{file.name}`: recipe searched for this size, [{_plain(text)}]({text}).")
     if folder.has(SETTINGS):
-        lines += ["- All of it again:", "", *_shell("", f"gguftools release --settings {SETTINGS}")]
+        command = f"gguftools release {_source(facts)} --settings {SETTINGS} --output AGAIN"
+        lines += ["- All of it again:", "", *_shell("", command)]
     if folder.has(RESULTS):
         lines.append(f"- All measured figures: [{RESULTS}]({RESULTS}).")
     return "\n".join(["## How they were made", "", *lines]).rstrip() if lines else ""
@@ -193,9 +226,10 @@ def _matrix_texts(folder: PublishedFolder) -> Iterator[str]:
 
 
 def usual(folder: PublishedFolder) -> PublishedFile:
-    """Return the file that commands name: Q4_K_M, else the middle one."""
+    """Return the file that commands name: Q4_K_M, else the middle one of those that the hub has a label for."""
     usual = next((each for each in folder.models if each.type == "Q4_K_M"), None)
-    return usual or folder.models[len(folder.models) // 2]
+    labelled = [each for each in folder.models if hub_label(each.name)] or folder.models
+    return usual or labelled[len(labelled) // 2]
 
 
 def _manifest(folder: PublishedFolder, file: PublishedFile) -> Manifest | None:

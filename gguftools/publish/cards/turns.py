@@ -6,7 +6,7 @@ still taken apart if plain conversations come out equal.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from archs.metadata import Metadata
@@ -14,7 +14,7 @@ from quants.errors import VocabularyError
 
 from ...metadata.chat_templates import CHAT_TEMPLATE, render, special_texts
 
-NOW = "2026-01-02T12:00:00"
+NOW, LATER = "2026-01-02T12:00:00", "2027-11-13T21:34:56"  # a template that says the date differs
 SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
 WORDS = {SYSTEM: "Sassafras", USER: "Umbrella", ASSISTANT: "Aardvark"}  # what no template says
 CONVERSATIONS = (
@@ -40,7 +40,8 @@ class Turns:
     """What a template puts around messages.
 
     system: None if it takes no system message. default_system: the system message that it adds where there is none.
-    system_in_user: a system message stands at the beginning of the first user's, in front of `system.after`.
+    system_in_user: a system message stands at the beginning of the first user's, in front of `system.after`. opening:
+    what stands where an answer begins, if it is not what stands in front of earlier answers.
     """
 
     user: Around
@@ -48,6 +49,12 @@ class Turns:
     system: Around | None = None
     default_system: str | None = None
     system_in_user: bool = False
+    opening: str | None = None
+
+    @property
+    def to_answer(self) -> str:
+        """Return the text at which an answer begins."""
+        return self.assistant.before if self.opening is None else self.opening
 
     def text(self, roles: Sequence[str], words: Mapping[str, Sequence[str]]) -> str:
         """Return a conversation up to where an answer begins. words: texts of each role's messages, in order."""
@@ -60,7 +67,7 @@ class Turns:
             parts.append("" if opened else around[role].before)
             parts.append(words[role][numbers[role]] + around[role].after)
             numbers[role] += 1
-        return "".join(parts) + self.assistant.before
+        return "".join(parts) + self.to_answer
 
 
 def turns_of(metadata: Metadata, bos: str = "") -> Turns | None:
@@ -74,7 +81,11 @@ def turns_of(metadata: Metadata, bos: str = "") -> Turns | None:
         raise VocabularyError("the file has no chat template", "set one with `gguftools set-metadata`")
     words = {role: [f"{word}{i}" for i in range(4)] for role, word in WORDS.items()}
     texts = _rendered(template, metadata, words, bos)
-    for turns in _candidates(texts, words):
+    if texts != _rendered(template, metadata, words, bos, LATER):
+        return None
+    candidates = list(_candidates(texts, words))
+    question = (texts[USER,] or "").rpartition(words[USER][0])[2]
+    for turns in (*candidates, *(_opened(each, question) for each in candidates)):
         known = {roles: text for roles, text in texts.items() if turns.system is not None or SYSTEM not in roles}
         if all(turns.text(roles, words) == text for roles, text in known.items()):
             return turns
@@ -82,12 +93,12 @@ def turns_of(metadata: Metadata, bos: str = "") -> Turns | None:
 
 
 def _rendered(
-    template: str, metadata: Metadata, words: Mapping[str, Sequence[str]], bos: str
+    template: str, metadata: Metadata, words: Mapping[str, Sequence[str]], bos: str, now: str = NOW
 ) -> dict[tuple[str, ...], str | None]:
     """Return what the template makes of CONVERSATIONS; None of those that it refuses."""
     common = {"tools": None, "documents": None, "add_generation_prompt": True, **special_texts(metadata)}
     given = [common | {"messages": _messages(roles, words)} for roles in CONVERSATIONS]
-    texts = [each.text for each in render(template, given, now=NOW)]
+    texts = [each.text for each in render(template, given, now=now)]
     if texts[0] is None:
         raise VocabularyError("the chat template fails for a single question")
     return {roles: text and text.removeprefix(bos) for roles, text in zip(CONVERSATIONS, texts, strict=True)}
@@ -128,6 +139,14 @@ def _candidates(texts: Mapping[tuple[str, ...], str | None], words: Mapping[str,
     after_answer = to_user.removesuffix(begin)
     after_user = _split(to_answer, begin, after_answer)[0]
     yield Turns(Around(begin, after_user), Around(to_answer[len(after_user) :], after_answer))
+
+
+def _opened(turns: Turns, question: str) -> Turns:
+    """Return the turns with what follows a last question as it is. question: the text after one."""
+    between = turns.user.after + turns.assistant.before
+    shared = _common_beginning(between, question)
+    user, assistant = (Around(turns.user.before, between[:shared]), Around(between[shared:], turns.assistant.after))
+    return replace(turns, user=user, assistant=assistant, opening=question[shared:])
 
 
 def _split(text: str, opening: str, ending: str = "") -> tuple[str, str]:

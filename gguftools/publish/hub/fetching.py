@@ -17,8 +17,8 @@ from archs.small_files import parse_json
 from quants.arguments import PathLike, as_path, as_texts
 from quants.errors import FileError, GgufToolsError, OptionError
 
-from ...io.atomic import MORE_SPACE, atomic_output, free_bytes
-from ...io.folders import made_folder
+from ...io.atomic import MORE_SPACE, atomic_output
+from ...io.folders import free_for, made_folder
 from ...io.naming import ADDRESS, few, refuse_store
 from ...io.stores.hub import RemoteFile, Repository, connect
 from ...io.stores.path import located
@@ -136,7 +136,7 @@ def fetch(
     choice = choose(remote.name, remote.tree(), include, exclude, lambda file: _index_files(remote, file))
     record = _read_record(folder)
     files = _compare(choice.files, folder, record, recheck, progress)
-    free = _free(folder)
+    free = free_for(folder)
     report = FetchReport(remote.repo, remote.commit, folder, files, choice.left_out, dry_run, free)
     if dry_run:
         return report
@@ -242,14 +242,6 @@ def _check_space(report: FetchReport, files: Sequence[RemoteFile]) -> None:
     if wanted - there > report.free_bytes:
         what = f"{report.folder} needs {wanted - there:,} bytes, {report.free_bytes:,} are free"
         raise FileError(f"{report.repository}: {what}", f"{MORE_SPACE}, or fetch fewer files")
-
-
-def _free(folder: Path) -> int:
-    """Return the bytes free for a folder that need not exist."""
-    place = (folder / RECORD).absolute()
-    while not place.parent.is_dir():
-        place = place.parent
-    return free_bytes(place)
 
 
 def _size(path: Path) -> int:

@@ -6,7 +6,9 @@ It is replaced as a whole after each part. A part whose files were changed or re
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,10 @@ from archs.small_files import read_json_object
 from quants.errors import FileError
 
 from ...io.atomic import atomic_output
+from ...io.locks import lock, open_to_lock
 from ...provenance.hashing import file_digest
 
-WORK, DONE = ".release", "done.json"
+WORK, DONE, LOCK = ".release", "done.json", "lock"
 
 
 @dataclass
@@ -54,6 +57,23 @@ class Journal:
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of each file that the parts wrote, by name in the folder."""
         return {name: stamp[2] for entry in self.parts.values() for name, stamp in entry["files"].items()}
+
+
+@contextmanager
+def only_run(folder: Path) -> Iterator[None]:
+    """Lock a folder for one release; a killed one leaves no lock. Raises FileError if another is at work there."""
+    path = folder / WORK / LOCK
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        with suppress(FileError), atomic_output(path):
+            pass
+    fd = open_to_lock(path)
+    try:
+        if not lock(fd):
+            raise FileError(f"another release is at work in {folder}", "wait until it is done, or name another output")
+        yield
+    finally:
+        os.close(fd)
 
 
 def open_journal(folder: Path) -> Journal:

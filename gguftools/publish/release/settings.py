@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from quants.spelling import did_you_mean
 
 from ...quantization.recipes import recipe_named
 from ..cards.card import CardOptions
+from .local_values import with_local_paths
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -32,6 +33,7 @@ LADDERS: Mapping[str, tuple[str, ...]] = {
 PARTS = ("mmproj", "mtp", "imatrix", "quantize", "measure", "report", "sums", "card")
 SPLIT = 48 * 10**9  # bytes of a shard: what publishers split at, and the hub's clients load well
 NO_IMATRIX, OWN_TEXTS = "none", "own"
+MATRIX_SUFFIXES = (".gguf", ".dat", ".imatrix")
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class ReleaseOptions:
     it on, or NO_IMATRIX. imatrix_chunks: windows of each text at most. gptq: texts for GPTQ calibration. target_sizes:
     bytes of files whose recipes are searched for. texts: to measure divergence on; chunks: windows of each at most;
     without any, the package's. split_max_size: bytes of a shard, 0 to split nothing. only, skip: PARTS. manifests: also
-    write how each file was made. base_model, repository, quantized_by: as of `CardOptions`. keep_source: leave
-    what was fetched from the hub in the work folder, FOLDER/.release.
+    write how each file was made. base_model, repository, quantized_by: as of `CardOptions`. work: a folder for what is
+    fetched from the hub, "" for FOLDER/.release; keep_source: leave it there.
 
     Raises OptionError for a value that cannot be.
     """
@@ -65,6 +67,7 @@ class ReleaseOptions:
     base_model: str = ""
     repository: str = ""
     quantized_by: str = ""
+    work: str = ""
     keep_source: bool = False
 
     def __post_init__(self) -> None:
@@ -84,6 +87,8 @@ class ReleaseOptions:
         as_count(self.imatrix_chunks, "imatrix_chunks", 1)
         as_count(self.chunks, "chunks", 1)
         as_count(self.split_max_size, "split_max_size", 0)
+        for size in self.target_sizes:
+            as_count(size, "a target size", 1)
 
     @property
     def wanted(self) -> list[str]:
@@ -96,12 +101,34 @@ class ReleaseOptions:
 
     def toml(self, source: str) -> str:
         """Return these settings as a TOML file; source: what the release is made from."""
-        lines = ["# Settings of `gguftools release`; run it again with --settings.", f"source = {json.dumps(source)}"]
-        for name, value in asdict(self).items():
-            default = next(each.default for each in fields(self) if each.name == name)
-            if value != default:
-                lines.append(f"{name} = {json.dumps(list(value) if isinstance(value, tuple) else value)}")
-        return "\n".join(lines) + "\n"
+        return settings_text(source, vars(self))
+
+
+def settings_text(source: str, values: Mapping[str, Any], remarks: Sequence[str] = ()) -> str:
+    """Return settings as a TOML file, without those that have their default. remarks: lines at its start."""
+    lines = ["# Settings of `gguftools release`; run it again with --settings.", *(f"# {each}" for each in remarks)]
+    lines.append(f"source = {_quoted(source)}")
+    for each in fields(ReleaseOptions):
+        value = values[each.name]
+        if value != each.default:
+            several = isinstance(value, (tuple, list))
+            lines.append(f"{each.name} = {_quoted(list(value) if several else value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(value: Any) -> str:
+    """Return a value of TOML, whose texts are those of JSON but for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def is_on_hub(source: str) -> bool:
+    """Return whether a source is a repository of the hub, which is fetched."""
+    return source.startswith("hf://") and source.count("/") == 3
+
+
+def is_matrix(given: str) -> bool:
+    """Return whether `imatrix` is given as a matrix, and not as a text to measure one on."""
+    return given not in (NO_IMATRIX, OWN_TEXTS) and Path(given).suffix in MATRIX_SUFFIXES
 
 
 def _stem(recipe: str) -> str:
@@ -110,12 +137,16 @@ def _stem(recipe: str) -> str:
 
 
 def read_settings(path: PathLike) -> tuple[str | None, ReleaseOptions]:
-    """Return the source and the settings of a TOML file. Raises FileError for what is none, and names unknown keys."""
+    """Return the source and the settings of a TOML file; those of a release name local files as it was made from.
+
+    Raises FileError for what is none, and names unknown keys.
+    """
     file = as_path(path, "the settings")
     try:
         values = tomllib.loads(read_text(file, SETTINGS_TEXT))
     except tomllib.TOMLDecodeError as error:
         raise FileError(f"{file} is no TOML: {error}", "NAME = VALUE on each line") from None
+    values = with_local_paths(values, file.parent)
     source = values.pop("source", None)
     if source is not None and not isinstance(source, str):
         raise FileError(f"{file}: source is {source!r}; a text was expected")

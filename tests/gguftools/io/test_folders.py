@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gguftools.io import entries, folders
-from gguftools.io.folders import files_of_folder, new_folder
+from gguftools.io.folders import files_of_folder, free_for, new_folder
 from quants.errors import FileError
 
 
@@ -94,3 +94,7 @@ def test_files_that_are_added_get_their_names_together(tmp_path, monkeypatch):
     with pytest.raises(FileError, match="cannot be written"), files_of_folder(tmp_path, overwrite=True) as made:
         (made / "a").write_text("newest")
     assert ((tmp_path / "a").read_text(), names(tmp_path)) == ("new", ["a", "b"])
+
+
+def test_bytes_free_for_a_folder_that_is_not_there(tmp_path):
+    assert 0 < free_for(tmp_path / "one" / "two") == pytest.approx(free_for(tmp_path), rel=0.1)

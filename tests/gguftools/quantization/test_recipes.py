@@ -12,6 +12,7 @@ import pytest
 
 from gguftools.quantization.recipes import (
     RECIPES,
+    VARIANTS,
     Choice,
     ModelFacts,
     Options,
@@ -187,6 +188,16 @@ def test_recipe_by_number_and_in_lower_case() -> None:
 def test_a_rule_cannot_ask_for_what_is_not_stored(form: str) -> None:
     with pytest.raises(FormatError, match=form):
         chosen("Q8_0", rules=(("attn_v", form),))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_embedding_and_output_in_q8_0_also_where_they_are_one(name: str) -> None:
+    f16 = format_named("F16")
+    tied = [("token_embd.weight", (8, 256), f16), ("blk.0.attn_q.weight", (8, 256), f16)]
+    for tensors in (tied, [*tied, ("output.weight", (8, 256), f16)]):
+        formats = chosen(name, tensors=tensors)
+        assert {formats[edge] for edge in ("token_embd.weight", "output.weight") if edge in formats} == {"Q8_0"}
+        assert formats["blk.0.attn_q.weight"] != "Q8_0"
 
 
 def test_rule_errors() -> None:

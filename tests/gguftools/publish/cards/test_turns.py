@@ -72,6 +72,27 @@ def test_templates_without_a_system_message() -> None:
     assert turns.user == Around("user: ", "\n")
 
 
+def test_an_answer_that_begins_otherwise_than_earlier_ones() -> None:
+    inst = (
+        "{% for m in messages %}{% if m['role'] == 'user' %}{{ '[INST] ' + m['content'] + '[/INST]' }}"
+        "{% elif m['role'] == 'system' %}{{ m['content'] + '\\n' }}{% else %}{{ ' ' + m['content'] + '</s>' }}"
+        "{% endif %}{% endfor %}{% if add_generation_prompt and thinks %}{{ '<think>' }}{% endif %}"
+    )
+    turns = apart(inst)
+    assert turns is not None
+    assert (turns.user, turns.assistant, turns.opening) == (Around("[INST] ", "[/INST]"), Around(" ", "</s>"), "")
+    thinks = apart(inst.replace(" and thinks", ""))
+    assert thinks is not None
+    assert thinks.to_answer == "<think>"
+    assert thinks.assistant == Around(" ", "</s>")
+
+
+def test_a_template_that_says_the_date_is_not_taken_apart() -> None:
+    dated = DEFAULT.replace("Be good.", "Today is ' + strftime_now('%d %b %Y') + '.")
+    assert apart(dated) is None
+    assert apart(dated.replace("strftime_now('%d %b %Y')", "'a day'")) is not None
+
+
 def test_a_template_that_counts_is_not_taken_apart() -> None:
     assert apart(COUNTS) is None
 

@@ -149,7 +149,7 @@ def test_a_plan_writes_nothing(hub: Hub) -> None:
 
 
 def test_a_full_disk_is_seen_before(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "free_bytes", lambda path: 1000)
+    monkeypatch.setattr(fetching, "free_for", lambda path: 1000)
     with pytest.raises(GgufToolsError, match=r"austen-4m needs 8,5.* bytes, 1,000 are free"):
         gguftools.fetch(NAME)
     assert not list(Path().iterdir())
