@@ -190,6 +190,13 @@ def test_bitsandbytes(write: Any) -> None:
     np.testing.assert_array_equal(found.tensors[f"model.diffusion_model.{LAYER}.weight"].float32(), values)
 
 
+def test_convolutions_of_bitsandbytes() -> None:
+    parts, values = nf4()(WEIGHT.reshape(140, 64, 2, 2))
+    weight = read({f"conv.{key}": part for key, part in parts.items()}).tensors["conv.weight"]
+    assert weight.shape == (140, 64, 2, 2)
+    np.testing.assert_array_equal(weight.float32(), values)
+
+
 def test_plain_files_are_left_alone() -> None:
     tensors = stored(OTHERS)
     found = unpacked_weights(tensors, {"config": "{}"})
