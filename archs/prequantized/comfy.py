@@ -19,7 +19,9 @@ from quants.errors import ModelError
 
 from ..spec import Tensors
 from . import bitsandbytes
-from .comfy_formats import FORMATS, Layer, float8
+from .comfy_eight_bits import float8
+from .comfy_formats import FORMATS
+from .comfy_layer import Layer
 from .comfy_settings import layer_settings
 from .tensor_groups import Unpacked, refused, replaced
 
