@@ -155,5 +155,5 @@ def _unused(tensors: Tensors, companion: Tensor, ending: str) -> ModelError:
 
 
 def _role(name: str) -> str:
-    """Return a weight's name without the numbers of blocks."""
-    return re.sub(r"\d+", "#", name)
+    """Return a weight's name without the number of its block, the first in the name."""
+    return re.sub(r"\.\d+\.", ".#.", name, count=1)

@@ -16,7 +16,7 @@ FLOAT8 = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e4m3fn_r
 def float8(layer: Layer, scale: str = ".weight_scale") -> Tensor:
     """Return 8-bit floats times their scales."""
     name = layer.settings.get("format")
-    weight = layer.matrix(*([FLOAT8[name]] if name else FLOAT8.values()))
+    weight = layer.matrix(*([FLOAT8[name]] if name else sorted(set(FLOAT8.values()))))
     scales = row_scales(layer.part(scale.removeprefix(".")), weight.shape[:-1])
     return of_codes(weight, weight.shape, weight.raw, (_values(weight), scales))
 

@@ -13,8 +13,8 @@
     awq_w4a16                     integers 0 … 15 in pairs: (q - 8) * weight_scale + weight_zeros, (groups, outputs)
     nf4                           bitsandbytes' blocks: weight_scale is absmax, weight_code the table
 
-Rows and columns of nvfp4 and mxfp8 are padded to multiples of 16 and 32. A bias tells the number of rows.
-Tiles: see `comfy_scales`.
+Rows and columns of nvfp4 and mxfp8 are padded to multiples of 16 and 32. "orig_shape" in the settings tells how many
+there were, or a bias the number of rows. Tiles: see `comfy_scales`.
 """
 
 from collections.abc import Callable, Mapping

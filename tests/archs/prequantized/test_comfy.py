@@ -230,6 +230,16 @@ def test_convolutions_of_bitsandbytes() -> None:
     np.testing.assert_array_equal(weight.float32(), values)
 
 
+def test_layers_that_were_never_scaled_stay_plain() -> None:
+    """ComfyUI reads 8-bit floats without a scale as numbers; only blocks that are alike must be so."""
+    parts, _ = described("old-float8", "blocks.0.mlp.0")
+    codes = parts["blocks.0.mlp.0.weight"]
+    found = read(parts | {"blocks.0.mlp.2.weight": codes, "txt_in.weight": codes, "blocks.1.norm.weight": codes})
+    assert found.tensors["blocks.0.mlp.2.weight"].format.name == "F8_E4M3"
+    with pytest.raises(ModelError, match=r"blocks\.7\.mlp\.0\.weight is F8_E4M3 .* which the same weights of other"):
+        read(parts | {"blocks.7.mlp.0.weight": codes})
+
+
 def test_plain_files_are_left_alone() -> None:
     tensors = stored(OTHERS)
     found = unpacked_weights(tensors, {"config": "{}"})
