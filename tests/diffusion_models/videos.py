@@ -247,10 +247,12 @@ transformer_blocks.{0..1}:
     transformer_1d_blocks.0.ff.net.2 h,m +
 """
 )
-KANDINSKY_ATTENTION = """
-    {}.to_{{query,key,value}} h,h +
-    {}.{{query,key}}_norm 64
-    {}.out_layer h,h +
+KANDINSKY_LAYER = """
+    feed_forward.in_layer m,h
+    feed_forward.out_layer h,m
+    {ATTENTION}.to_{query,key,value} h,h +
+    {ATTENTION}.{query,key}_norm 64
+    {ATTENTION}.out_layer h,h +
 """
 KANDINSKY_5 = (
     """
@@ -261,19 +263,14 @@ text_embeddings.norm h +
 pooled_text_embeddings.in_layer 64,768 +
 pooled_text_embeddings.norm 64 +
 visual_embeddings.in_layer h,132 +
-text_transformer_blocks.0:
-    text_modulation.out_layer 6h,64 +
-    feed_forward.in_layer m,h
-    feed_forward.out_layer h,m"""
-    + KANDINSKY_ATTENTION.replace("{}", "self_attention").replace("{{", "{").replace("}}", "}")
-    + """visual_transformer_blocks.{0..1}:
-    visual_modulation.out_layer 9h,64 +
-    feed_forward.in_layer m,h
-    feed_forward.out_layer h,m"""
-    + KANDINSKY_ATTENTION.replace("{}", "{self,cross}_attention").replace("{{", "{").replace("}}", "}")
-    + """out_layer.modulation.out_layer 2h,64 +
+out_layer.modulation.out_layer 2h,64 +
 out_layer.out_layer 64,h +
-"""
+text_transformer_blocks.0:
+    text_modulation.out_layer 6h,64 +"""
+    + KANDINSKY_LAYER.replace("{ATTENTION}", "self_attention")
+    + """visual_transformer_blocks.{0..1}:
+    visual_modulation.out_layer 9h,64 +"""
+    + KANDINSKY_LAYER.replace("{ATTENTION}", "{self,cross}_attention")
 )
 MINIMAX_LAYER = """
     norm{1,2} h

@@ -12,8 +12,16 @@ NAMES = (
     "norm_out.linear_2.weight",
 )
 TWO_STREAMS = "double_stream_layers.0.img_instruct_attn.processor.img_to_q.weight"
-KEPT = ("x_embedder.", "ref_image_patch_embedder.", "time_caption_embed.", "norm_out.", "image_index_embedding")
-KEPT = (*KEPT, "context_refiner.", "noise_refiner.", "ref_image_refiner.")
+KEPT = (
+    "x_embedder.",
+    "ref_image_patch_embedder.",
+    "image_index_embedding",
+    "time_caption_embed.",
+    "context_refiner.",
+    "noise_refiner.",
+    "ref_image_refiner.",
+    "norm_out.",
+)
 
 OMNIGEN_2 = DiffusionFamily(
     name="omnigen2",
