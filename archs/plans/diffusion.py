@@ -80,9 +80,8 @@ def plan_diffusion(
     ignored = {**dict.fromkeys(plain.ignored, OF_PACKED), **found.ignored, **unused}
     published: Tensors = {name: tensor for name, tensor in own.items() if name not in ignored}
     check_blocks(published, where)
-    if change is not None:
-        published = change(family, published)
-    stored, shapes = in_layout(family, published, reader)
+    changed = published if change is None else change(family, published)
+    stored, shapes = in_layout(family, changed, reader)
     candidates = frozenset(name for name, each in stored.items() if may_be_quantized(family, name, each.shape))
     written = {
         name: tensor if name in candidates else stored_as(tensor, _format(family, published[name], outtype))
