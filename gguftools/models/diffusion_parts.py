@@ -17,8 +17,9 @@ from ..io.checkpoint.folder import DIFFUSERS_LAYOUTS, LAYOUTS, weight_files
 from ..io.locks import State
 from ..writing.origin import Origin
 from .diffusion_sources import Weights, joined, model_folder, model_folders, open_weights
-from .sources import Parts, of_checkpoint
+from .sources import Parts, of_checkpoint, of_encoders
 
+PROCESSORS = ("processor", "image_processor", "feature_extractor")
 NOT_PARTS = ("safety_checker", "feature_extractor", "scheduler")  # folders that no program reads parts from
 
 
@@ -136,15 +137,21 @@ def _t5_without_tokenizer(component: Component, name: str) -> Parts:
     return Parts(with_file_type(metadata, FILE_TYPES[outtype]), tensors, origin)
 
 
-def has_vision(component: Component) -> bool:
-    """Return True for a language model that also reads images, by encoders that get a file of their own."""
+def of_vision(component: Component) -> Parts | None:
+    """Return the parts of the file of a text encoder's encoder of images; None for one that reads only texts.
+
+    Raises FileError, ModelError.
+    """
     from archs.plans.mmproj import encoders_of
 
     if component.part != LANGUAGE_MODEL or component.tokenizer is None or component.weights is None:
-        return False
-    return encoders_of(read_json_object(component.path / "config.json")) is not None and any(
-        "visual." in name or "vision" in name for name in component.weights.tensors
-    )
+        return None
+    known = encoders_of(read_json_object(component.path / "config.json")) is not None
+    if not known or not any("visual." in name or "vision" in name for name in component.weights.tensors):
+        return None
+    folders = [component.path, *(component.path.parent / name for name in PROCESSORS)]
+    processor = next((each for each in folders if (each / "preprocessor_config.json").is_file()), component.path)
+    return of_encoders(component.path, processor)
 
 
 def source_name(path: Path) -> str:
