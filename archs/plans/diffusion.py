@@ -95,8 +95,8 @@ def _published(tensors: Tensors, where: str) -> tuple[DiffusionFamily, Tensors, 
     own = without_prefix(tensors, prefix)
     unknown = [name for name in tensors if not name.startswith(prefix)]
     family = family_of(shapes_of(own), where)
-    if family is None and (family := family_in_diffusers(shapes_of(own), where)) is not None:
-        own = family.from_diffusers(own) if family.from_diffusers else own
+    if family is None and (layout := family_in_diffusers(shapes_of(own), where)) is not None:
+        own = layout.from_diffusers(own) if layout.from_diffusers else own  # relatives may have the same names there
     return family or required_family(shapes_of(own), where), own, unknown
 
 
