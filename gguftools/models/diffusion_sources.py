@@ -196,7 +196,7 @@ def _of_pickle(path: Path) -> Mapping[str, Tensor]:
 
 def _of_gguf(path: Path) -> Weights:
     """Return the tensors of a GGUF file in their published shapes. Raises FileError."""
-    from archs.diffusion.layout import ORIGINAL_SHAPE, published_shape
+    from archs.diffusion.layout import ORIGINAL_SHAPE, published_shape, unfolded
     from archs.transforms import as_float32, reshape
 
     from ..io.gguf.reader import open_gguf
@@ -208,6 +208,8 @@ def _of_gguf(path: Path) -> Weights:
         if shape != tensor.shape:
             whole = not tensor.format.is_quantized or shape[-1] == tensor.shape[-1]
             tensors[name] = reshape(tensor if whole else as_float32(tensor), shape)
+    if "general.architecture" not in file.metadata:
+        tensors = unfolded(tensors)
     kept = Metadata()
     for key in file.metadata:
         structural = key.startswith(("general.", ORIGINAL_SHAPE, "split.", "comfy.gguf."))
