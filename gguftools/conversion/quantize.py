@@ -17,6 +17,7 @@ from ..calibration.weight_search import WeightSearchResult, weight_search
 from ..io.atomic import atomic_output, check_space, check_target, published_together
 from ..io.naming import refuse_store
 from ..models.devices import torch_device_for
+from ..models.diffusion_gguf import arranged
 from ..models.model import Model, opened
 from ..models.outputs import write_quantized
 from ..provenance.parameters import Parameters, Texts, overridden_values
@@ -57,8 +58,13 @@ def quantize(
     """
     request = QuantizeRequest(as_texts(recipes, "recipes"), imatrix, gptq, search, options)
     request.check()
-    model = opened(source)
-    return quantize_model(model, request, output, write, described_as(source, write.manifest, write.writes_nothing))
+    model = arranged(opened(source))
+    described = described_as(source, write.manifest, write.writes_nothing)
+    report = quantize_model(model, request, output, write, described)
+    if model.architecture not in tags():
+        return report
+    more = [each for each in model.origin.warnings if each not in report.warnings]
+    return replace(report, warnings=[*more, *report.warnings])
 
 
 @dataclass(frozen=True)

@@ -6,26 +6,30 @@ Published names count all layers of the way down, and all of the way up. Diffuse
 import re
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+
+from quants import Tensor, from_array
 from quants.errors import ModelError
 
 from ...spec import Tensors
-from .rules import Rule, modules, parameters, published, same
+from .rules import DiffusersLayout, Rule, modules, parameters, same
 
-COMMON = ("time_embedding.linear_1.weight", "mid_block.resnets.0.conv1.weight", "up_blocks.0.resnets.0.conv1.weight")
-SD1_SIGNATURES = ((*COMMON, "down_blocks.0.attentions.0.proj_in.weight"),)
-SDXL_SIGNATURES = ((*COMMON, "add_embedding.linear_1.weight"),)
+EMPTY = from_array("empty", np.zeros(0, np.float32))  # in place of tensors whose names alone count
 RESNETS = re.compile(r"(down|up)_blocks\.([0-9]{1,3})\.resnets\.([0-9]{1,3})\.")
 TOP = modules(
     {
         "time_embed.0": "time_embedding.linear_1",
         "time_embed.2": "time_embedding.linear_2",
-        "label_emb.0.0": "add_embedding.linear_1",
-        "label_emb.0.2": "add_embedding.linear_2",
         "input_blocks.0.0": "conv_in",
         "out.0": "conv_norm_out",
         "out.2": "conv_out",
     }
-) + parameters({"label_emb.weight": "class_embedding.weight"})
+)
+CLASSES = (  # of which a model has one at the most
+    *modules({"label_emb.0.0": "add_embedding.linear_1", "label_emb.0.2": "add_embedding.linear_2"}),
+    *modules({"label_emb.0.0": "class_embedding.linear_1", "label_emb.0.2": "class_embedding.linear_2"}),
+    *parameters({"label_emb.weight": "class_embedding.weight"}),
+)
 RESNET = {
     "in_layers.0": "norm1",
     "in_layers.2": "conv1",
@@ -40,12 +44,9 @@ TRANSFORMER = same(
 )
 
 
-def unet(tensors: Tensors) -> Tensors:
-    """Return the published tensors of a U-Net in diffusers' layout.
-
-    Raises ModelError for a tensor without a published name and for layers with gaps between them.
-    """
-    return published(tensors, (*TOP, *_down(tensors), *_middle(), *_up(tensors)))
+def rules(tensors: Tensors) -> tuple[Rule, ...]:
+    """Return the rules for a U-Net with these tensors. Raises ModelError for layers with gaps between them."""
+    return (*TOP, *CLASSES, *_down(tensors), *_middle(), *_up(tensors))
 
 
 def _down(tensors: Tensors) -> Iterator[Rule]:
@@ -101,3 +102,42 @@ def _resnets(names: Iterable[str], way: str) -> list[int]:
         if not missing or missing < len(numbers):
             raise ModelError(f"the U-Net lacks {way}_blocks.{block}.resnets.{missing}", "a shard may be missing")
     return [len(found[block]) for block in range(len(found))]
+
+
+def rules_of_published(names: Iterable[str]) -> tuple[Rule, ...]:
+    """Return the rules that make a published U-Net of diffusers' layout. names: the published ones."""
+    present, standins = set(names), dict[str, Tensor]()
+
+    def mark(name: str) -> None:
+        standins[name] = EMPTY
+
+    block = layer = 0
+    for number in range(1, len(present)):
+        if f"input_blocks.{number}.0.op.weight" in present:
+            mark(f"down_blocks.{block}.downsamplers.0.conv.weight")
+            block, layer = block + 1, 0
+        elif f"input_blocks.{number}.0.in_layers.0.weight" in present:
+            mark(f"down_blocks.{block}.resnets.{layer}.norm1.weight")
+            layer += 1
+        else:
+            break
+    block = layer = 0
+    for number in range(len(present)):
+        if f"output_blocks.{number}.0.in_layers.0.weight" not in present:
+            break
+        mark(f"up_blocks.{block}.resnets.{layer}.norm1.weight")
+        if f"output_blocks.{number}.1.norm.weight" in present:
+            mark(f"up_blocks.{block}.attentions.{layer}.norm.weight")
+        layer += 1
+        if any(f"output_blocks.{number}.{place}.conv.weight" in present for place in (1, 2)):
+            block, layer = block + 1, 0
+    return rules(standins)
+
+
+COMMON = ("time_embedding.linear_1.weight", "mid_block.resnets.0.conv1.weight", "up_blocks.0.resnets.0.conv1.weight")
+SIZES, IMAGES = "add_embedding.linear_1.weight", "class_embedding.linear_1.weight"  # conditions other than the text
+FOURTH_LEVEL = "down_blocks.3.resnets.0.conv1.weight"
+SD_1 = DiffusersLayout(rules, ((*COMMON, FOURTH_LEVEL),), absent=(SIZES, IMAGES))
+SDXL = DiffusersLayout(rules, ((*COMMON, SIZES),), absent=(FOURTH_LEVEL,))
+SDXL_REFINER = DiffusersLayout(rules, ((*COMMON, SIZES, FOURTH_LEVEL),))
+SD_UNCLIP = DiffusersLayout(rules, ((*COMMON, IMAGES, FOURTH_LEVEL),))
