@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from archs.diffusion.detection import shapes_of
-from archs.diffusion.parts import CLIP_WIDTHS, LANGUAGE_MODEL, MODEL, T5, VAE, encoder_name, split
+from archs.diffusion.parts import LANGUAGE_MODEL, MODEL, T5, TEXT_ENCODERS, VAE, encoder_name, split
 from archs.small_files import read_json_object, recorded_reads
 from quants import Tensor
 from quants.errors import FileError, ModelError
@@ -17,10 +17,10 @@ from ..io.checkpoint.folder import DIFFUSERS_LAYOUTS, LAYOUTS, weight_files
 from ..io.locks import State
 from ..writing.origin import Origin
 from .diffusion_sources import Weights, joined, model_folder, model_folders, open_weights
-from .sources import Parts, of_checkpoint
+from .sources import Parts, of_checkpoint, of_encoders
 
-AS_PUBLISHED = (*CLIP_WIDTHS.values(), VAE, "clip-vision")  # parts that programs read from .safetensors
-NOT_MODELS = {"safety_checker": "a filter of images", "feature_extractor": "settings", "scheduler": "settings"}
+PROCESSORS = ("processor", "image_processor", "feature_extractor")
+NOT_PARTS = ("safety_checker", "feature_extractor", "scheduler")  # folders that no program reads parts from
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def components_of(source: Path) -> list[Component]:
     labels = ("high-noise", "low-noise") if len(models) > 1 else ("",)
     found = [Component(MODEL, label, folder) for label, folder in zip(labels, models, strict=True)]
     for folder in sorted(source.iterdir()):
-        if folder not in models and (folder / "config.json").is_file() and folder.name not in NOT_MODELS:
+        if folder not in models and (folder / "config.json").is_file() and folder.name not in NOT_PARTS:
             found.append(_of_folder(folder, source))
     return _labelled(found)
 
@@ -137,15 +137,21 @@ def _t5_without_tokenizer(component: Component, name: str) -> Parts:
     return Parts(with_file_type(metadata, FILE_TYPES[outtype]), tensors, origin)
 
 
-def has_vision(component: Component) -> bool:
-    """Return True for a language model that also reads images, by encoders that get a file of their own."""
+def of_vision(component: Component) -> Parts | None:
+    """Return the parts of the file of a text encoder's encoder of images; None for one that reads only texts.
+
+    Raises FileError, ModelError.
+    """
     from archs.plans.mmproj import encoders_of
 
     if component.part != LANGUAGE_MODEL or component.tokenizer is None or component.weights is None:
-        return False
-    return encoders_of(read_json_object(component.path / "config.json")) is not None and any(
-        "visual." in name or "vision" in name for name in component.weights.tensors
-    )
+        return None
+    known = encoders_of(read_json_object(component.path / "config.json")) is not None
+    if not known or not any("visual." in name or "vision" in name for name in component.weights.tensors):
+        return None
+    folders = [component.path, *(component.path.parent / name for name in PROCESSORS)]
+    processor = next((each for each in folders if (each / "preprocessor_config.json").is_file()), component.path)
+    return of_encoders(component.path, processor)
 
 
 def source_name(path: Path) -> str:
@@ -164,16 +170,16 @@ def source_name(path: Path) -> str:
 
 def chosen(components: Sequence[Component], part: str, source: Path) -> list[Component]:
     """Return the components that a part names. Raises ModelError if there are none, naming those that there are."""
-    wanted = {
-        "all": lambda each: True,
-        "text-encoders": lambda each: (
-            each.part in (*CLIP_WIDTHS.values(), T5, LANGUAGE_MODEL) or each.path.name.startswith("text_encoder")
-        ),
-    }.get(part, lambda each: part in (each.part, each.label))
-    if found := [each for each in components if wanted(each)]:
+    if found := [each for each in components if part == "all" or part in _names(each)]:
         return found
     present = ", ".join(dict.fromkeys(each.part for each in components))
     raise ModelError(f"{source} has no part {part}", f"it has {present}")
+
+
+def _names(component: Component) -> set[str]:
+    """Return what a component can be asked for by."""
+    encoder = component.part in TEXT_ENCODERS or component.path.name.startswith("text_encoder")
+    return {component.part, component.label} | ({"text-encoders"} if encoder else set())
 
 
 def named_tensors(component: Component) -> Mapping[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +23,7 @@ from .sources import Parts
 
 if TYPE_CHECKING:
     from archs.diffusion.spec import Reader
-    from archs.spec import Tensors
+    from archs.plans.diffusion import Change
 
 SAFETENSORS = (".safetensors", ".sft")
 PICKLES = (".ckpt", ".pt", ".pth", ".bin")
@@ -36,8 +36,6 @@ LANGUAGE_MODEL = ("architectures", "model_type")  # keys of a config.json that i
 WRAPPERS = ("state_dict.", "model.", "module.", "params.", "ema.")  # of tensors in pickles
 LANGUAGE_TENSORS = re.compile(r"(model\.|language_model\.)*(layers\.0\.|embed_tokens\.)|lm_head\.")
 FIXED_SHAPES = "fix_5d_tensors_{}.safetensors"  # the tensors that ComfyUI-GGUF's converter leaves out of its files
-
-Change = Callable[["Tensors"], "Tensors"]
 
 
 class Weights(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from gguftools.conversion.options import ConvertOptions
 from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError
 
+from ...archs.checkpoints import FAMILIES, build_encoder
 from ..command_line import run
 from ..image_checkpoints import clip, component, flux, open_clip, pipeline, t5, vae, wan, whole_checkpoint
 
@@ -206,6 +208,50 @@ def test_all_parts_of_a_pipeline(tmp_path):
         assert model.tokenizer.encode("a cat")
     gguftools.convert(folder, tmp_path / "t5.gguf", "Q4_K_M", part="t5xxl")
     assert {form for form, _ in tensors_of(tmp_path / "t5.gguf").values()} != {"Q8_0"}
+
+
+def spec_tokenizer() -> str:
+    """Return the name of Qwen2.5-VL's tokenizer among those of the tests."""
+    spec = json.loads((FAMILIES / "qwen2-5-vl" / "spec.json").read_text(encoding="utf-8"))
+    return str(spec["tokenizer"])
+
+
+def qwen(folder: Path, window: int) -> Path:
+    """Write a pipeline whose text encoder also reads images, with its preprocessor in another folder."""
+    component(folder / "transformer", flux(), {"_class_name": "X"})
+    build_encoder("qwen2-5-vl", folder / "text_encoder")
+    config = json.loads((folder / "text_encoder" / "config.json").read_text(encoding="utf-8"))
+    config["vision_config"]["window_size"] = window
+    (folder / "text_encoder" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    tokenizer = json.loads((FAMILIES / "tokenizers" / spec_tokenizer() / "tokenizer.json").read_text(encoding="utf-8"))
+    vocab = {token: number for token, number in tokenizer["model"]["vocab"].items() if number < 64}
+    tokenizer |= {"added_tokens": [], "model": {**tokenizer["model"], "vocab": vocab, "merges": []}}
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    (folder / "processor").mkdir()
+    shutil.move(folder / "text_encoder" / "preprocessor_config.json", folder / "processor")
+    (folder / "model_index.json").write_text("{}")
+    return folder
+
+
+def test_a_language_model_with_its_encoder_of_images(tmp_path):
+    """ComfyUI-GGUF looks for a file that is named with "mmproj" and the text encoder's name without its type."""
+    folder = qwen(tmp_path / "QWEN", window=112)
+    report = gguftools.convert(folder, tmp_path / "q-Q4_K_M.gguf", "Q4_K_M", part="all")
+    names = [each.file.name for each in report.outputs]
+    assert names == ["q-Q4_K_M.gguf", "q-llm-Q8_0.gguf", "q-llm-mmproj-Q8_0.gguf"]
+    with gguftools.open(tmp_path / names[1]) as model:
+        assert model.metadata["general.architecture"] == "qwen2vl"
+    with gguftools.open(tmp_path / names[2]) as model:
+        assert model.metadata["general.type"] == "mmproj"
+        assert "v.blk.0.attn_q.weight" in model.tensors
+
+
+def test_an_encoder_of_images_that_cannot_be_written_is_named(tmp_path):
+    folder = qwen(tmp_path / "QWEN", window=8)
+    report = gguftools.convert(folder, tmp_path / "q.gguf", part="llm")
+    assert [each.file.name for each in report.outputs] == ["q.gguf"]
+    assert any("the encoder of images in llm is not written" in each for each in report.warnings)
 
 
 def test_either_all_parts_are_written_or_none(tmp_path):
