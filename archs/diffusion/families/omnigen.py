@@ -11,6 +11,7 @@ NAMES = (
     "context_refiner.0.attn.to_q.weight",
     "norm_out.linear_2.weight",
 )
+REFERENCES = "ref_image_patch_embedder.weight"
 TWO_STREAMS = "double_stream_layers.0.img_instruct_attn.processor.img_to_q.weight"
 KEPT = ("x_embedder.", "ref_image_patch_embedder.", "time_caption_embed.", "norm_out.", "image_index_embedding")
 KEPT = (*KEPT, "context_refiner.", "noise_refiner.", "ref_image_refiner.")
@@ -19,7 +20,7 @@ OMNIGEN_2 = DiffusionFamily(
     name="omnigen2",
     title="OmniGen2",
     tag="wan",  # borrowed: ComfyUI knows the model by its names, and ComfyUI-GGUF takes no tag of its own
-    signatures=((*NAMES, "layers.0.attn.to_q.weight"),),
+    signatures=((*NAMES, "layers.0.attn.to_q.weight", REFERENCES),),  # as Lumina 2 in diffusers, but for the last
     absent=(TWO_STREAMS,),
     kept=KEPT,
     refused={"sdcpp": "reads of this kind only Boogu-Image"},

@@ -1,5 +1,6 @@
 """PixArt-alpha and -Sigma, with their own names. Sources: ComfyUI's `model_detection.py` and `ldm/pixart`."""
 
+from ..from_diffusers import pixart as layouts
 from ..spec import DiffusionFamily
 
 PIXART = DiffusionFamily(
@@ -27,4 +28,6 @@ PIXART = DiffusionFamily(
     ),
     float32=("scale_shift_table",),
     refused={"sdcpp": "reads only the names of diffusers' layout"},
+    from_diffusers=layouts.PIXART,
+    diffusers_signatures=layouts.PIXART.signatures,
 )
