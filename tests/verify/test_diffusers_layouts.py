@@ -59,7 +59,6 @@ OTHERS = {  # class, options → family, and whether its names are published one
     "SanaTransformer2DModel": ({"num_layers": 1}, "", False),
     "CogVideoXTransformer3DModel": ({"num_layers": 1}, "", False),
     "PixArtTransformer2DModel": ({"num_layers": 1, "caption_channels": 16}, "pixart", False),
-    "AllegroTransformer3DModel": ({"num_layers": 1}, "", False),
     "ControlNetModel": ({}, "", False),
 }
 
@@ -84,6 +83,7 @@ RELATIVES = {  # class → options, and what is wrong
         "clean_x_embedder.proj",
     ),
     "BriaTransformer2DModel": ({"num_layers": 1, "num_single_layers": 1, "pooled_projection_dim": 16}, "LongCat"),
+    "AllegroTransformer3DModel": ({"num_layers": 1}, "PixArt"),
 }
 
 

@@ -16,6 +16,7 @@ PIXART = DiffusionFamily(
             "final_layer.linear.weight",
         ),
     ),
+    shapes={"final_layer.linear.weight": (32, None)},  # Allegro has 16 rows, and in diffusers' layout the same names
     kept=(
         "x_embedder.",
         "t_embedder.",
