@@ -105,7 +105,7 @@ fuzz: $(VENV)/installed
 	$(RUN)/python -m tests.fuzz.test_configs --count 20000
 	$(RUN)/python -m tests.fuzz.test_tokenizers --count 5000
 
-# Beside transformers (and torch): recorded cases, then random options of every family, there and back.
+# Beside transformers, diffusers (and torch): recorded cases, then random options of every family, there and back.
 verify: $(VENV)/installed
 	$(RUN)/pip install --quiet --editable '.[test,verify]'
 	$(RUN)/python -m pytest -m verify

@@ -460,6 +460,22 @@ SMALL = {
             "inject_face_latents_blocks": 1,
         },
     ),
+    "mochi": SmallModel(
+        "MochiTransformer3DModel",
+        "mochi.MOCHI",
+        "convert_mochi_transformer_checkpoint_to_diffusers",
+        {
+            "num_attention_heads": 2,
+            "attention_head_dim": 8,
+            "num_layers": 2,
+            "pooled_projection_dim": 16,
+            "in_channels": 4,
+            "text_embed_dim": 16,
+            "time_embed_dim": 8,
+            "max_sequence_length": 8,
+        },
+        {48: 2},
+    ),
     "lumina2": SmallModel(
         "Lumina2Transformer2DModel",
         "lumina.LUMINA_2",

@@ -56,11 +56,9 @@ OTHERS = {  # class, options → family, and whether its names are published one
     ),
     "ErnieImageTransformer2DModel": ({"hidden_size": 32, "num_layers": 1, "ffn_hidden_size": 32}, "ernie_image", True),
     "Kandinsky5Transformer3DModel": ({"num_text_blocks": 1, "num_visual_blocks": 1}, "kandinsky5", True),
-    "MochiTransformer3DModel": ({"num_layers": 1}, "", False),
     "SanaTransformer2DModel": ({"num_layers": 1}, "", False),
     "CogVideoXTransformer3DModel": ({"num_layers": 1}, "", False),
-    "PixArtTransformer2DModel": ({"num_layers": 1, "caption_channels": 16}, "", False),
-    "AllegroTransformer3DModel": ({"num_layers": 1}, "", False),
+    "PixArtTransformer2DModel": ({"num_layers": 1, "caption_channels": 16}, "pixart", False),
     "ControlNetModel": ({}, "", False),
 }
 
@@ -85,6 +83,7 @@ RELATIVES = {  # class → options, and what is wrong
         "clean_x_embedder.proj",
     ),
     "BriaTransformer2DModel": ({"num_layers": 1, "num_single_layers": 1, "pooled_projection_dim": 16}, "LongCat"),
+    "AllegroTransformer3DModel": ({"num_layers": 1}, "PixArt"),
 }
 
 

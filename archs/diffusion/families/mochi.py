@@ -1,5 +1,6 @@
 """Mochi 1 (Genmo), a video model. Sources: ComfyUI's `ldm/genmo` and `model_detection.py`."""
 
+from ..from_diffusers import mochi as layouts
 from ..spec import DiffusionFamily
 
 MOCHI = DiffusionFamily(
@@ -12,4 +13,6 @@ MOCHI = DiffusionFamily(
     kept=("x_embedder.", "t_embedder.", "t5_y_embedder.", "t5_yproj.", "final_layer."),
     float32=("pos_frequencies",),
     refused={"sdcpp": "has no code for this model"},
+    from_diffusers=layouts.MOCHI,
+    diffusers_signatures=layouts.MOCHI.signatures,
 )

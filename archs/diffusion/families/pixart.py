@@ -1,5 +1,6 @@
 """PixArt-alpha and -Sigma, with their own names. Sources: ComfyUI's `model_detection.py` and `ldm/pixart`."""
 
+from ..from_diffusers import pixart as layouts
 from ..spec import DiffusionFamily
 
 PIXART = DiffusionFamily(
@@ -15,6 +16,7 @@ PIXART = DiffusionFamily(
             "final_layer.linear.weight",
         ),
     ),
+    shapes={"final_layer.linear.weight": (32, None)},  # Allegro has 16 rows, and in diffusers' layout the same names
     kept=(
         "x_embedder.",
         "t_embedder.",
@@ -27,4 +29,6 @@ PIXART = DiffusionFamily(
     ),
     float32=("scale_shift_table",),
     refused={"sdcpp": "reads only the names of diffusers' layout"},
+    from_diffusers=layouts.PIXART,
+    diffusers_signatures=layouts.PIXART.signatures,
 )

@@ -15,7 +15,7 @@ import pytest
 
 from archs.diffusion import from_diffusers
 from archs.diffusion.detection import family_in_diffusers, family_of
-from archs.diffusion.from_diffusers import flux, ideogram
+from archs.diffusion.from_diffusers import flux, ideogram, pixart
 from archs.diffusion.from_diffusers.rules import DiffusersLayout
 from quants import Tensor, from_array
 from tests.conftest import ROOT
@@ -113,6 +113,7 @@ def test_every_layout_is_recorded() -> None:
     assert {*all_layouts()} - {record["layout"] for record in records().values()} == {
         "flux.OVIS_IMAGE",
         "ideogram.IDEOGRAM_4",
+        "pixart.PIXART",
     }
 
 
@@ -140,4 +141,17 @@ def test_ovis_has_gates_of_their_own() -> None:
         "double_blocks.2.img_mlp.gate_proj.weight": values[3:].tolist(),
         "double_blocks.2.txt_mlp.up_proj.bias": values[:3, 0].tolist(),
         "double_blocks.2.txt_mlp.gate_proj.bias": values[3:, 0].tolist(),
+    }
+
+
+def test_pixart_joins_keys_and_values_of_the_text() -> None:
+    draw = np.random.default_rng(6)
+    names = [f"transformer_blocks.1.attn{number}.to_{name}.bias" for number in (1, 2) for name in "qkv"]
+    values = {name: draw.normal(size=4).astype("float32") for name in names}
+    published = pixart.PIXART({name: from_array(name, each) for name, each in values.items()})
+    q, k, v, q2, k2, v2 = values.values()
+    assert {name: tensor.float32().tolist() for name, tensor in published.items()} == {
+        "blocks.1.attn.qkv.bias": [*q, *k, *v],
+        "blocks.1.cross_attn.q_linear.bias": [*q2],
+        "blocks.1.cross_attn.kv_linear.bias": [*k2, *v2],
     }
