@@ -137,6 +137,14 @@ def test_a_block_is_missing(tmp_path, metadata):
         gguftools.quantize(write(tmp_path / "part.gguf", kept, metadata), "Q8_0", tmp_path / "out.gguf")
 
 
+def test_other_parts_of_a_checkpoint_are_told(tmp_path):
+    others = {"vae.decoder.conv_in.weight": np.zeros((8, 4, 3, 3), np.float16)}
+    source = diffusion_models.write(tmp_path / "all.safetensors", "flux_dev", "model.diffusion_model.", others)
+    report = gguftools.quantize(source, "Q8_0", tmp_path / "out.gguf", write=WriteOptions(manifest=True))
+    assert report.warnings == ["other parts are not in the file: vae; `convert` writes them"]
+    assert (tmp_path / "out.gguf.manifest.json").exists()
+
+
 def test_quantized_weights_are_not_quantized_again(folder):
     source = write(folder / "pig-base.gguf", stored("flux_dev"), {"general.architecture": "pig"})
     quantized = gguftools.quantize(source, "Q8_0", folder / "pig-Q8_0.gguf", write=OVER).outputs[0].file
