@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -84,8 +85,9 @@ class ImageConversion:
     def _files(self, components: Sequence[Component]) -> QuantizeReport:
         """Write the files of some parts, all or none. What can be refused is refused before the model is written."""
         encoders = {each.label: self._encoder(each) for each in components if each.part != MODEL}
-        reports = []
-        with published_together():
+        reports: list[QuantizeReport] = []
+        is_alone = len(components) == 1 and all(each.vision is None for each in encoders.values())
+        with nullcontext() if is_alone else published_together():
             for each in components:
                 reports += [self._model(each)] if each.part == MODEL else self._part(each, encoders[each.label])
         return together(reports)

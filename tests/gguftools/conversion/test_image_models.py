@@ -321,3 +321,14 @@ def test_values_beyond_f16(tmp_path):
     save_file(tensors, tmp_path / "inf.safetensors")
     with pytest.raises(GgufToolsError, match="infinity"):
         gguftools.convert(tmp_path / "inf.safetensors", tmp_path / "y.gguf", "BF16")
+
+
+@pytest.mark.parametrize("outtype", ["F16", "Q8_0", "Q4_K_M"])
+def test_a_manifest_is_reproduced(tmp_path, outtype):
+    folder = pipeline(tmp_path / "FLUX")
+    save_file(flux(dtype=np.float32), tmp_path / "flux.safetensors")
+    for source in (folder, folder / "transformer", tmp_path / "flux.safetensors"):
+        write = WriteOptions(manifest=True, overwrite=True)
+        gguftools.convert(source, tmp_path / "x.gguf", outtype, write=write)
+        done = run("reproduce", "x.gguf", "--source", str(source), cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
