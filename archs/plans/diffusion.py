@@ -16,6 +16,7 @@ from ..diffusion.detection import family_in_diffusers, family_of, prefix_of, req
 from ..diffusion.formats import may_be_quantized, plain_format, stored_as
 from ..diffusion.layout import fold, rearrange
 from ..diffusion.parts import MODEL, split
+from ..diffusion.readers import NEEDED_PREFIXES
 from ..diffusion.spec import DiffusionFamily, Reader
 from ..metadata import Metadata, Value
 from ..spec import Tensors
@@ -76,9 +77,12 @@ def plan_diffusion(
     stored, shapes = in_layout(family, published, reader)
     candidates = frozenset(name for name, each in stored.items() if may_be_quantized(family, name, each.shape))
     written = {
-        name: tensor if name in candidates else stored_as(tensor, _format(family, published[name], outtype))
+        name: tensor if name in candidates else stored_as(tensor, _format(family, published[name], outtype, reader))
         for name, tensor in stored.items()
     }
+    if reader == "diffusers" and (prefix := NEEDED_PREFIXES.get(family.name)):
+        written = {prefix + name: tensor.renamed(prefix + name) for name, tensor in written.items()}
+        candidates = frozenset(prefix + name for name in candidates)
     metadata, warnings = _metadata(family, header)
     for key, value in shapes.items():
         metadata[key] = value
@@ -100,11 +104,12 @@ def _published(tensors: Tensors, where: str) -> tuple[DiffusionFamily, Tensors, 
     return family or required_family(shapes_of(own), where), own, unknown
 
 
-def _format(family: DiffusionFamily, tensor: Tensor, outtype: str) -> Format:
+def _format(family: DiffusionFamily, tensor: Tensor, outtype: str, reader: Reader | None) -> Format:
     """Return the format of a tensor that is not quantized; with KEEP its own, if all programs read it there."""
-    if outtype != KEEP:
-        return plain_format(family, tensor, outtype)
     is_matrix = len(tensor.shape) == 2 and tensor.name.endswith(".weight")
+    if outtype != KEEP:
+        plain = plain_format(family, tensor, outtype)
+        return format_named("F32") if reader == "diffusers" and plain.name == "BF16" and not is_matrix else plain
     return tensor.format if is_matrix or tensor.format.name in (*SAFE, "I32", "I64") else format_named("F32")
 
 
