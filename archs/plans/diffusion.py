@@ -5,7 +5,7 @@ Every tensor of the source is in the file, belongs to another part of the checkp
 
 import fnmatch
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,16 +13,21 @@ from quants import Format, Tensor, format_named
 from quants.errors import ModelError
 
 from ..diffusion.detection import family_in_diffusers, family_of, prefix_of, required_family, shapes_of, without_prefix
-from ..diffusion.formats import may_be_quantized, plain_format, stored_as
+from ..diffusion.formats import FLOATS, may_be_quantized, plain_format, stored_as
 from ..diffusion.layout import fold, rearrange
 from ..diffusion.parts import MODEL, split
 from ..diffusion.readers import NEEDED_PREFIXES
 from ..diffusion.spec import DiffusionFamily, Reader
 from ..metadata import Metadata, Value
+from ..prequantized.comfy import unpacked_weights
 from ..spec import Tensors
+from ..transforms import as_float32
 
-LEFT_OUT_KEYS = ("format",)  # of safetensors' metadata: of the file, not of the model
+# Of safetensors' metadata: of the file, not of the model.
+LEFT_OUT_KEYS = ("format", "_quantization_metadata")
+OF_PACKED = "a part of a quantized weight, which is read as values"
 MAX_TEXT = 1 << 20  # bytes of a text that is copied from the safetensors header
+OWN = "OWN"  # the type of most weights, for all
 KEEP = "KEEP"  # every tensor in the type that it has
 SAFE = ("F32", "F16")  # types that programs read in any tensor; of others some take the stored bytes for values
 Change = Callable[[DiffusionFamily, Tensors], Tensors]
@@ -33,18 +38,18 @@ NUMBERED = re.compile(r"^(.*?)\.(\d+)\.(.*)$")
 class DiffusionPlan:
     """An image or video model as the GGUF file that it will be: only headers are read yet.
 
-    metadata: all but `general.file_type`. candidates: names of tensors whose type the output's decides. ignored: source
-    tensors that no reader needs → why. other_parts: names of other parts of the checkpoint. packed: weights were
-    stored in a quantized form.
+    metadata: all but `general.file_type`. candidates: names of tensors whose type the output's decides. outtype: the
+    type of most weights; BF16 where GGUF lacks it, or weights are packed. ignored: source tensors that no reader
+    needs → why. other_parts: names of other parts of the checkpoint.
     """
 
     family: DiffusionFamily
     metadata: Metadata
     tensors: Tensors
     candidates: frozenset[str]
+    outtype: str
     ignored: Mapping[str, str] = field(default_factory=dict)
     other_parts: tuple[str, ...] = ()
-    packed: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -59,22 +64,25 @@ def plan_diffusion(
     """Plan the file of an image or video model.
 
     tensors: by their names in the source, with or without a prefix, in the published layout or diffusers'. header:
-    `__metadata__` of its safetensors file. where: names the source in errors. outtype: F32, F16, BF16, AUTO for
-    ComfyUI-GGUF's rule, or KEEP. reader: the layout that this program alone reads best; None for one that all but
-    diffusers read. change: of tensors under their published names (adapters). Raises ModelError for an unknown model
-    and for one with gaps between its blocks.
+    `__metadata__` of its safetensors file. where: names the source in errors. outtype: F32, F16 or BF16, AUTO for
+    ComfyUI-GGUF's rule, OWN for the type of most weights, or KEEP. reader: the layout that this program alone reads
+    best; None for one that all but diffusers read. change: of tensors under their published names (adapters). Raises
+    ModelError for an unknown model and for one with gaps between its blocks.
     """
-    found = split(tensors)
+    plain = unpacked_weights(tensors, header)
+    found = split({name: _in_ggml(tensor) for name, tensor in plain.tensors.items()})
+    own_type = _own_type(split(tensors).parts.get(MODEL, {}))
+    outtype = own_type if outtype == OWN else outtype
     if MODEL not in found.parts and found.parts:
         only = ", ".join(sorted(found.parts))
         raise ModelError(f"{where} has no image or video model, only {only}", "name the part to be written")
     family, own, unknown = _published(found.parts.get(MODEL, {}), where)
-    ignored = {**found.ignored, **{name: why for name in own if (why := _why_ignored(family, name))}}
+    unused = {name: why for name in own if (why := _why_ignored(family, name))}
+    ignored = {**dict.fromkeys(plain.ignored, OF_PACKED), **found.ignored, **unused}
     published: Tensors = {name: tensor for name, tensor in own.items() if name not in ignored}
     check_blocks(published, where)
-    if change is not None:
-        published = change(family, published)
-    stored, shapes = in_layout(family, published, reader)
+    changed = published if change is None else change(family, published)
+    stored, shapes = in_layout(family, changed, reader)
     candidates = frozenset(name for name, each in stored.items() if may_be_quantized(family, name, each.shape))
     written = {
         name: tensor if name in candidates else stored_as(tensor, _format(family, published[name], outtype, reader))
@@ -90,7 +98,21 @@ def plan_diffusion(
     if unknown:
         names = f"{unknown[0]}{', …' if len(unknown) > 1 else ''}"
         warnings = (*warnings, f"{len(unknown)} tensors of no known part are left out: {names}")
-    return DiffusionPlan(family, metadata, written, candidates, ignored, others, warnings=warnings)
+    return DiffusionPlan(family, metadata, written, candidates, own_type, ignored, others, warnings)
+
+
+def _in_ggml(tensor: Tensor) -> Tensor:
+    """Return a tensor of a type that only checkpoints have, such as an 8-bit float, in float32."""
+    return tensor if tensor.format.ggml_type >= 0 else as_float32(tensor)
+
+
+def _own_type(tensors: Tensors) -> str:
+    """Return the type of most weights; BF16 for one that is no float of GGUF."""
+    sizes: Counter[str] = Counter()
+    for tensor in tensors.values():
+        sizes[tensor.format.name] += tensor.size * (len(tensor.shape) > 1)
+    main_type = sizes.most_common(1)[0][0] if sizes else "F16"
+    return main_type if main_type in FLOATS else "BF16"
 
 
 def _published(tensors: Tensors, where: str) -> tuple[DiffusionFamily, Tensors, list[str]]:

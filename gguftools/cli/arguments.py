@@ -120,9 +120,9 @@ def parse_donor(text: str) -> tuple[Path, tuple[str, ...]]:
 
 
 def parse_merge(text: str) -> tuple[Path, float]:
-    """Parse ADAPTER or ADAPTER=SCALE; a folder whose name has a "=" in it may be given without a scale."""
+    """Parse ADAPTER or ADAPTER=SCALE; one whose name has a "=" in it may be given without a scale."""
     path, _, scale = text.rpartition("=")
-    if not path or Path(text).is_dir():
+    if not path or Path(text).exists():
         return Path(text), 1.0
     try:
         number = float(scale)

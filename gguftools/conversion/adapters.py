@@ -1,5 +1,6 @@
 """Convert LoRA adapters: to GGUF files for a base model's file, or merged into a checkpoint."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,8 +9,11 @@ from typing import Any
 from archs.config import normalized
 from archs.decisions import QUESTIONS, of_adapter
 from archs.general import general
-from archs.lora import Adapter, adapter_of, adapter_tensors, merging
+from archs.lora import REFUSED, Adapter, adapter_of, adapter_tensors, merging
 from archs.metadata import Metadata
+from archs.plans.diffusion import Change as ImageChange
+from archs.plans.image_adapters import ImageAdapter, image_adapter
+from archs.plans.image_adapters import merging as merging_images
 from archs.plans.text import Change, Plan
 from archs.registry import of_config
 from archs.small_files import read_json_object
@@ -20,13 +24,14 @@ from quants.arguments import PathLike
 from quants.errors import FileError, ModelError, OptionError
 
 from ..io.checkpoint.folder import Checkpoint
-from ..io.checkpoint.safetensors import open_safetensors
+from ..io.checkpoint.safetensors import open_safetensors, read_metadata
 from ..io.checkpoint.torch_pickle import open_torch, torch_numbers
 from ..quantization.outtypes import QUANTIZATION_VERSION
 from ..writing.items import Item
 from ..writing.pipeline import FilePlan
 
 WEIGHTS = (("adapter_model.safetensors", open_safetensors), ("adapter_model.bin", open_torch))
+IMAGE_WEIGHTS = ("pytorch_lora_weights.safetensors", "adapter_model.safetensors")
 OUTTYPES = ("F32", "F16", "BF16", "Q8_0")
 
 
@@ -46,6 +51,50 @@ def merge_change(adapters: Sequence[PathLike | tuple[PathLike, float]]) -> Chang
     """Return the change of a checkpoint that merges adapters: folders, each with a scale (1 if none is given)."""
     pairs = (each if isinstance(each, tuple) else (each, 1.0) for each in adapters)
     return merging([(open_adapter(folder), scale) for folder, scale in pairs]) if adapters else None
+
+
+def open_image_adapter(source: PathLike) -> ImageAdapter:
+    """Open a LoRA of an image or video model: a .safetensors file, or a folder with one.
+
+    Raises FileError, ModelError.
+    """
+    path = Path(source)
+    settings: dict[str, str] = {}
+    if path.is_dir():
+        if (path / "adapter_config.json").is_file():
+            settings = _peft_settings(str(path), read_json_object(path / "adapter_config.json"))
+        found = next((path / name for name in IMAGE_WEIGHTS if (path / name).is_file()), None)
+        if found is None:
+            raise FileError(f"{path} has no LoRA: none of {', '.join(IMAGE_WEIGHTS)}", "name the .safetensors file")
+        path = found
+    if path.suffix.lower() not in (".safetensors", ".sft"):
+        raise FileError(f"{path} is no .safetensors file, in which LoRAs of image models are published")
+    return image_adapter(str(path), open_safetensors(path), {**read_metadata(path), **settings})
+
+
+def _peft_settings(origin: str, config: dict[str, Any]) -> dict[str, str]:
+    """Return PEFT's configuration as diffusers has it in a file's header. Raises ModelError for more than LoRA."""
+    for key, why in REFUSED.items():
+        if config.get(key):
+            raise ModelError(f"{origin} has {key}, which is not supported: {why}")
+    if config.get("use_rslora"):
+        raise ModelError(f"{origin} has use_rslora, which is not supported for image models", "save it as a plain LoRA")
+    if "lora_alpha" not in config:
+        return {}
+    names = {f"transformer.{key}": config.get(key) for key in ("lora_alpha", "alpha_pattern")}
+    return {"lora_adapter_metadata": json.dumps(names)}
+
+
+def image_merge_change(adapters: Sequence[PathLike | tuple[PathLike, float]]) -> tuple[ImageChange | None, list[str]]:
+    """Return the change of an image model's tensors that merges LoRAs, and warnings of what they change besides it."""
+    pairs = [each if isinstance(each, tuple) else (each, 1.0) for each in adapters]
+    opened = [(open_image_adapter(path), scale) for path, scale in pairs]
+    warnings = [
+        f"{each.origin} also changes text encoders: {each.text} of its tensors are left out"
+        for each, _ in opened
+        if each.text
+    ]
+    return (merging_images(opened) if opened else None), warnings
 
 
 @dataclass(frozen=True)

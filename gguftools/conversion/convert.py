@@ -39,7 +39,7 @@ from ..writing.pipeline import Resumable
 from ..writing.report import QuantizeReport
 from ..writing.resume import fingerprint, resume_warnings, unfinished_warnings
 from . import mtp_layers
-from .adapters import DecisionAdapter, decision_adapter, merge_change, plan_adapter
+from .adapters import DecisionAdapter, decision_adapter, image_merge_change, merge_change, plan_adapter
 from .dense_modules import with_dense_modules
 from .image_models import ImageConversion
 from .options import ConvertOptions, Part, check_image_options, check_options, check_text_options
@@ -134,17 +134,23 @@ def _convert(job: _Job) -> QuantizeReport:
 def _image_model(job: _Job) -> QuantizeReport:
     """Write an image or video model, or other parts of its checkpoint."""
     check_image_options(job.part, job.options, job.write)
+    if job.options.merge_lora and job.part not in ("model", "all"):
+        raise OptionError(f"a LoRA is not merged into the part {job.part}", "leave out `merge_lora`")
+    with recorded_reads() as states:
+        change, warnings = image_merge_change(job.options.merge_lora)
     asked = ImageConversion(
         Path(job.source),
         job.output,
         job.outtype,
         job.part,
         job.options,
-        job.write,
+        job.write.reading(states),
         partial(_written, job),
+        change,
         inspect=_compare_tokenizer if job.options.check_tokenizer else None,
     )
-    return asked.convert()
+    report = asked.convert()
+    return replace(report, warnings=[*report.warnings, *warnings])
 
 
 def _written(job: _Job, model: Model, path: Path, outtype: str) -> QuantizeReport:

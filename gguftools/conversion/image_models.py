@@ -9,6 +9,7 @@ import numpy as np
 
 from archs.diffusion.parts import MODEL, VAE
 from archs.metadata import Metadata
+from archs.plans.diffusion import Change
 from quants import Format, Tensor, format_named
 from quants.arguments import PathLike
 from quants.errors import GgufToolsError, OptionError
@@ -25,7 +26,7 @@ from ..models.diffusion_parts import (
     of_text_encoder,
     source_name,
 )
-from ..models.diffusion_sources import Change, of_diffusion
+from ..models.diffusion_sources import of_diffusion
 from ..models.model import Model, of_parts
 from ..models.outputs import write_plain
 from ..models.sources import of_encoders

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from archs.diffusion.detection import shapes_of
-from archs.diffusion.parts import CLIP_WIDTHS, LANGUAGE_MODEL, MODEL, T5, VAE, encoder_name, split
+from archs.diffusion.parts import LANGUAGE_MODEL, MODEL, T5, TEXT_ENCODERS, VAE, encoder_name, split
 from archs.small_files import read_json_object, recorded_reads
 from quants import Tensor
 from quants.errors import FileError, ModelError
@@ -19,8 +19,7 @@ from ..writing.origin import Origin
 from .diffusion_sources import Weights, joined, model_folder, model_folders, open_weights
 from .sources import Parts, of_checkpoint
 
-AS_PUBLISHED = (*CLIP_WIDTHS.values(), VAE, "clip-vision")  # parts that programs read from .safetensors
-NOT_MODELS = {"safety_checker": "a filter of images", "feature_extractor": "settings", "scheduler": "settings"}
+NOT_PARTS = ("safety_checker", "feature_extractor", "scheduler")  # folders that no program reads parts from
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def components_of(source: Path) -> list[Component]:
     labels = ("high-noise", "low-noise") if len(models) > 1 else ("",)
     found = [Component(MODEL, label, folder) for label, folder in zip(labels, models, strict=True)]
     for folder in sorted(source.iterdir()):
-        if folder not in models and (folder / "config.json").is_file() and folder.name not in NOT_MODELS:
+        if folder not in models and (folder / "config.json").is_file() and folder.name not in NOT_PARTS:
             found.append(_of_folder(folder, source))
     return _labelled(found)
 
@@ -116,12 +115,15 @@ def of_text_encoder(component: Component, name: str, inspect: Callable[..., str]
 def _t5_without_tokenizer(component: Component, name: str) -> Parts:
     """Return the parts of a T5 encoder whose configuration its tensors tell."""
     from archs.plans.text_encoders import plan_t5
+    from archs.prequantized.comfy import unpacked_weights
 
     from ..quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
 
     assert component.weights is not None
-    metadata, tensors = plan_t5(component.weights.tensors, f"{name} {component.label}")
-    outtype = checkpoint_type(tensors.values(), packed=False)
+    plain = unpacked_weights(component.weights.tensors, {}).tensors
+    metadata, tensors = plan_t5(plain, f"{name} {component.label}")
+    packed = any(plain.get(own) is not each for own, each in component.weights.tensors.items())
+    outtype = checkpoint_type(component.weights.tensors.values(), packed)
     warning = f"{component.part} has no tokenizer keys: the checkpoint has no tokenizer; ComfyUI-GGUF needs none for T5"
     origin = Origin(
         component.path,
@@ -161,16 +163,16 @@ def source_name(path: Path) -> str:
 
 def chosen(components: Sequence[Component], part: str, source: Path) -> list[Component]:
     """Return the components that a part names. Raises ModelError if there are none, naming those that there are."""
-    wanted = {
-        "all": lambda each: True,
-        "text-encoders": lambda each: (
-            each.part in (*CLIP_WIDTHS.values(), T5, LANGUAGE_MODEL) or each.path.name.startswith("text_encoder")
-        ),
-    }.get(part, lambda each: part in (each.part, each.label))
-    if found := [each for each in components if wanted(each)]:
+    if found := [each for each in components if part == "all" or part in _names(each)]:
         return found
     present = ", ".join(dict.fromkeys(each.part for each in components))
     raise ModelError(f"{source} has no part {part}", f"it has {present}")
+
+
+def _names(component: Component) -> set[str]:
+    """Return what a component can be asked for by."""
+    encoder = component.part in TEXT_ENCODERS or component.path.name.startswith("text_encoder")
+    return {component.part, component.label} | ({"text-encoders"} if encoder else set())
 
 
 def named_tensors(component: Component) -> Mapping[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,10 +23,11 @@ from .sources import Parts
 
 if TYPE_CHECKING:
     from archs.diffusion.spec import Reader
-    from archs.spec import Tensors
+    from archs.plans.diffusion import Change
 
 SAFETENSORS = (".safetensors", ".sft")
 PICKLES = (".ckpt", ".pt", ".pth", ".bin")
+FLOATS = ("F32", "F16", "BF16")
 INDEX = ".index.json"
 MODEL_FOLDERS = ("transformer", "unet")  # of a diffusers pipeline
 SECOND_MODEL = "transformer_2"  # of Wan 2.2, for the steps with little noise
@@ -35,8 +36,6 @@ LANGUAGE_MODEL = ("architectures", "model_type")  # keys of a config.json that i
 WRAPPERS = ("state_dict.", "model.", "module.", "params.", "ema.")  # of tensors in pickles
 LANGUAGE_TENSORS = re.compile(r"(model\.|language_model\.)*(layers\.0\.|embed_tokens\.)|lm_head\.")
 FIXED_SHAPES = "fix_5d_tensors_{}.safetensors"  # the tensors that ComfyUI-GGUF's converter leaves out of its files
-
-Change = Callable[["Tensors"], "Tensors"]
 
 
 class Weights(NamedTuple):
@@ -233,21 +232,21 @@ def of_diffusion(
     outtype: F32, F16, BF16, AUTO for the type of most weights (of a GGUF file, for the types that it has), or another
     for ComfyUI-GGUF's rule. reader, change: as of `archs.plans.diffusion.plan_diffusion`. Raises FileError, ModelError.
     """
-    from archs.plans.diffusion import KEEP, plan_diffusion
+    from archs.plans.diffusion import KEEP, OWN, plan_diffusion
 
-    from ..quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
+    from ..quantization.outtypes import FILE_TYPES, with_file_type
 
     path = Path(source)
     with recorded_reads() as states:
         weights = open_weights(path)
-    own_type, is_copy = checkpoint_type(weights.tensors.values(), packed=False), outtype == "AUTO" and is_gguf(path)
-    plain = own_type if outtype == "AUTO" else outtype if outtype in ("F32", "F16", "BF16") else "AUTO"
-    if is_gguf(path) and outtype in ("F32", "F16", "BF16"):
-        weights = weights._replace(tensors={name: as_values(each) for name, each in weights.tensors.items()})
+    tensors, is_copy = weights.tensors, outtype == "AUTO" and is_gguf(path)
+    plain = KEEP if is_copy else OWN if outtype == "AUTO" else outtype if outtype in FLOATS else "AUTO"
+    if is_gguf(path) and outtype in FLOATS:
+        tensors = {name: as_values(each) for name, each in tensors.items()}
     try:
-        planned = plan_diffusion(weights.tensors, weights.header, str(path), KEEP if is_copy else plain, reader, change)
+        planned = plan_diffusion(tensors, weights.header, str(path), plain, reader, change)
     except ModelError:
-        _refuse_language_model(path, weights.tensors)
+        _refuse_language_model(path, tensors)
         raise
     metadata = planned.metadata.copy()
     for key in weights.kept:
@@ -256,15 +255,15 @@ def of_diffusion(
         path,
         weights.files,
         states,
-        recorded=(("diffusion", plain, reader or ""), *((("an adapter",),) if change else ())),
-        outtype=None if is_copy else own_type,
+        recorded=(("diffusion", outtype, reader or ""), *((("an adapter",),) if change else ())),
+        outtype=None if is_copy else planned.outtype,
         candidates=planned.candidates,
         warnings=(*weights.notes, *planned.warnings),
         reopen=None if change else partial(_tensors, path.absolute(), outtype, reader),
     )
-    if is_copy:
-        return Parts(metadata, planned.tensors, origin)
-    return Parts(with_file_type(metadata, FILE_TYPES[own_type]), planned.tensors, origin)
+    if not is_copy:
+        metadata = with_file_type(metadata, FILE_TYPES[planned.outtype])
+    return Parts(metadata, planned.tensors, origin)
 
 
 def is_gguf(path: Path) -> bool:

@@ -6,6 +6,9 @@ Published names count all layers of the way down, and all of the way up. Diffuse
 import re
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+
+from quants import Tensor, from_array
 from quants.errors import ModelError
 
 from ...spec import Tensors
@@ -14,6 +17,7 @@ from .rules import Rule, modules, parameters, published, same
 COMMON = ("time_embedding.linear_1.weight", "mid_block.resnets.0.conv1.weight", "up_blocks.0.resnets.0.conv1.weight")
 SD1_SIGNATURES = ((*COMMON, "down_blocks.0.attentions.0.proj_in.weight"),)
 SDXL_SIGNATURES = ((*COMMON, "add_embedding.linear_1.weight"),)
+EMPTY = from_array("empty", np.zeros(0, np.float32))  # in place of tensors whose names alone count
 RESNETS = re.compile(r"(down|up)_blocks\.([0-9]{1,3})\.resnets\.([0-9]{1,3})\.")
 TOP = modules(
     {
@@ -101,3 +105,33 @@ def _resnets(names: Iterable[str], way: str) -> list[int]:
         if not missing or missing < len(numbers):
             raise ModelError(f"the U-Net lacks {way}_blocks.{block}.resnets.{missing}", "a shard may be missing")
     return [len(found[block]) for block in range(len(found))]
+
+
+def rules_of_published(names: Iterable[str]) -> tuple[Rule, ...]:
+    """Return the rules that make a published U-Net of diffusers' layout. names: the published ones."""
+    present, standins = set(names), dict[str, Tensor]()
+
+    def mark(name: str) -> None:
+        standins[name] = EMPTY
+
+    block = layer = 0
+    for number in range(1, len(present)):
+        if f"input_blocks.{number}.0.op.weight" in present:
+            mark(f"down_blocks.{block}.downsamplers.0.conv.weight")
+            block, layer = block + 1, 0
+        elif f"input_blocks.{number}.0.in_layers.0.weight" in present:
+            mark(f"down_blocks.{block}.resnets.{layer}.norm1.weight")
+            layer += 1
+        else:
+            break
+    block = layer = 0
+    for number in range(len(present)):
+        if f"output_blocks.{number}.0.in_layers.0.weight" not in present:
+            break
+        mark(f"up_blocks.{block}.resnets.{layer}.norm1.weight")
+        if f"output_blocks.{number}.1.norm.weight" in present:
+            mark(f"up_blocks.{block}.attentions.{layer}.norm.weight")
+        layer += 1
+        if any(f"output_blocks.{number}.{place}.conv.weight" in present for place in (1, 2)):
+            block, layer = block + 1, 0
+    return (*TOP, *_down(standins), *_middle(), *_up(standins))
