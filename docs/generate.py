@@ -33,6 +33,9 @@ import archs.hparams.file_keys  # noqa: E402
 import archs.registry  # noqa: E402
 import archs.schema  # noqa: E402
 import gguftools  # noqa: E402
+from archs.diffusion.detection import all_families  # noqa: E402
+from archs.diffusion.readers import CLASSES, readers_of  # noqa: E402
+from archs.diffusion.spec import READERS  # noqa: E402
 from benchmarks.device import card_table  # noqa: E402
 from gguftools.__main__ import build_app  # noqa: E402
 from gguftools.cli.calls import arities  # noqa: E402
@@ -240,7 +243,7 @@ def architectures() -> str:
     rows = [
         (each.name, ", ".join(each.hf_classes), _words(each), "yes" if each.exports else "no")
         for each in gguftools.architectures()
-        if not each.wrapper
+        if not (each.wrapper or each.image)
     ]
     return table(("GGUF name", "Hugging Face classes", "vocabularies", "back again"), rows)
 
@@ -267,7 +270,7 @@ def export_obstacles() -> str:
     rows = [
         (each.name, each.hf_classes[0], each.export_obstacle)
         for each in gguftools.architectures()
-        if each.export_obstacle and not (each.draft or each.wrapper)
+        if each.export_obstacle and not (each.draft or each.wrapper or each.image)
     ]
     return table(("GGUF name", "first class", "why its files become no checkpoints"), rows)
 
@@ -285,6 +288,20 @@ def encoders() -> str:
         for each in catalogue.encoders()
     ]
     return table(("classes", "where the encoder's model type is", "encoders", "that run", "back again"), rows)
+
+
+def image_models() -> str:
+    """Image and video models: tag, and the programs that load their files."""
+    rows = [
+        (
+            family.title,
+            family.tag,
+            *("yes" if reader in readers_of(family) else "no" for reader in ("comfyui", "sdcpp")),
+            CLASSES[family.name] if "diffusers" in readers_of(family) else "no",
+        )
+        for family in sorted(all_families(), key=lambda family: (family.tag, family.title))
+    ]
+    return table(("model", "tag", *READERS.values()), rows)
 
 
 def cards() -> str:
@@ -537,6 +554,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "dialects": dialects,
     "flags": flags,
     "formats": formats,
+    "image-models": image_models,
     "keys": keys,
     "kl-by-size": kl_by_size,
     "older-spellings": older_spellings,

@@ -76,7 +76,6 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--workers": COUNTS,
     "--scheduler": ("", "x:y", "nonsense://a"),
     "--card": ("", "Voodoo 2", "A100"),
-    "--for": ("", "forge"),
     "--ladder": ("", "tall"),
     "--also": ("", "Q9_K", "absent.txt"),
     "--name": ("",),
@@ -229,6 +228,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--plot": ("", "x.pdf", ".", "absent/x.svg"),
 }
 OF_ONE = {
+    ("validate", "--for"): ("", "forge"),
     ("release", "--file"): ("", "absent.txt", "."),
     ("release", "--threads"): COUNTS,
     ("chat", "--top-k"): ("x", "1.5", ""),

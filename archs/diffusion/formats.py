@@ -45,7 +45,8 @@ def is_float32(family: DiffusionFamily, name: str, shape: tuple[int, ...]) -> bo
     size = math.prod(shape)
     is_bare = not name.endswith((".weight", ".bias"))
     of_family = any(part in name for part in family.float32)
-    return len(shape) < 2 or size <= SMALL or is_bare or len(shape) > 4 or of_family
+    decodes = len(shape) in (2, 4)  # ComfyUI-GGUF, in these layers; of other convolutions it takes bytes for values
+    return size <= SMALL or is_bare or not decodes or of_family
 
 
 def stored_as(tensor: Tensor, form: Format) -> Tensor:

@@ -11,7 +11,7 @@ from quants.errors import ModelError
 
 from ..metadata import Metadata, ValueType
 from .blocks import missing_block
-from .detection import family_in_diffusers, family_of, prefix_of, tags
+from .detection import family_in_diffusers, family_of, prefix_of, required_family, tags
 from .layout import ORIGINAL_SHAPE, published_shape
 from .spec import DiffusionFamily
 
@@ -99,8 +99,7 @@ def family_faults(file: ImageFile) -> Iterator[Fault]:
     """Yield how a file differs from those of its family, whoever reads it."""
     family = file.family
     if family is None:
-        problem = f"no known family with the tag {file.tag!r} has these tensors: {some(file.own, 3)}"
-        yield Fault(WARNING, TAG, problem, "only shapes and values were checked")
+        yield Fault(WARNING, TAG, f"is {file.tag!r}; {_why_unknown(file)}", "only shapes and values were checked")
     elif file.tag is None:
         yield Fault(WARNING, TAG, f"is missing; the tensors are those of {family.title}", set_tag(family))
     elif file.tag != family.tag:
@@ -111,6 +110,15 @@ def family_faults(file: ImageFile) -> Iterator[Fault]:
     if family and (packed := [name for name, each in file.own.items() if _is_packed(family, name, each)]):
         problem = f"is quantized to {file.own[packed[0]].format.name}; {family.title} needs it in full ({some(packed)})"
         yield Fault(WARNING, packed[0], problem, "quantize the original again")
+
+
+def _why_unknown(file: ImageFile) -> str:
+    """Return why the family of a file is not known."""
+    try:
+        required_family({name: file.published(name) for name in file.own}, "")
+    except ModelError as error:
+        return str(error).removeprefix(": ")
+    return "the family is not known"
 
 
 def wrong_tensors(file: ImageFile) -> Iterator[Fault]:

@@ -5,9 +5,9 @@ model_loader.cpp and model_io, diffusers 0.42's GGUF quantizer and single-file l
 """
 
 import fnmatch
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from quants import Tensor
 
@@ -17,6 +17,7 @@ from .image_file import CONVERT, ERROR, NOTE, TAG, WARNING, Fault, ImageFile, se
 from .layout import MAX_DIMENSIONS, shape_key
 from .spec import READERS, DiffusionFamily, Reader
 
+T = TypeVar("T")
 FLOATS = ("F32", "F16")  # formats that readers take as they are, in any tensor
 MODEL_PREFIX = "model.diffusion_model."
 
@@ -47,16 +48,32 @@ SLOW = frozenset(
     ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4"]
 )  # by gguf-py
 LLAMA_HEADS, LLAMA_KV_HEADS = 32, 8  # that it un-permutes any "llama" text encoder with
-# Tensors with a leading dimension of 1, which other programs lose: dimensions by tag and glob.
+# Tensors with a leading dimension of 1, which other programs lose: dimensions by globs of families and of names.
 LEADING: Mapping[str, Mapping[str, int]] = {
-    "lumina2": {"x_pad_token": 2, "cap_pad_token": 2},
-    "wan": {"head.modulation": 3, "blocks.*.modulation": 3},
+    "z_image": {"x_pad_token": 2, "cap_pad_token": 2},
+    "wan*": {"*.modulation": 3, "img_emb.emb_pos": 3, "casual_audio_encoder.weights": 4},
     "sd3": {"pos_embed": 3},
     "aura": {"positional_encoding": 3, "register_tokens": 3},
 }
-# Convolutions over time, with five dimensions: regular expressions by tag.
-OVER_TIME: Mapping[str, str] = {"wan": r"(\w+_)?patch_embedding\.weight", "hyvid": r"img_in\.proj\.weight"}
-PATCHES: Mapping[str, str] = {"wan": "patch_embedding.weight", "hyvid": "img_in.proj.weight"}
+# Convolutions over time, with five dimensions, by globs of families.
+OVER_TIME: Mapping[str, tuple[str, ...]] = {
+    "wan*": (
+        "patch_embedding.weight",
+        "vace_patch_embedding.weight",
+        "pose_patch_embedding.weight",
+        "patch_embedding_pose.weight",
+        "cond_encoder.weight",
+        "frame_packer.proj*.weight",
+    ),
+    "hyvid*": ("img_in.proj.weight",),
+    "hidream_o1": ("visual.patch_embed.proj.weight",),
+}
+# Tag, and a name of its files → the convolution over time that ComfyUI-GGUF's converter leaves out of them.
+PATCHES: Mapping[tuple[str, str], str] = {
+    ("wan", "head.modulation"): "patch_embedding.weight",
+    ("hyvid", "double_blocks.0.img_attn_qkv.weight"): "img_in.proj.weight",
+    ("hyvid", "double_blocks.0.img_attn.qkv.weight"): "img_in.proj.weight",
+}
 
 # stable-diffusion.cpp. Parts of names by which it finds out what a model is.
 SD_SIGNATURES = (
@@ -95,21 +112,31 @@ CLASSES: Mapping[str, str] = {
     "sd3": "SD3Transformer2DModel",
     "sd1": "UNet2DConditionModel",
     "sdxl": "UNet2DConditionModel",
+    "sdxl_refiner": "UNet2DConditionModel",
     "aura": "AuraFlowTransformer2DModel",
     "hidream": "HiDreamImageTransformer2DModel",
-    "cosmos": "CosmosTransformer3DModel",
+    "cosmos1": "CosmosTransformer3DModel",
+    "cosmos_predict2": "CosmosTransformer3DModel",
     "ltxv": "LTXVideoTransformer3DModel",
     "ltx2": "LTX2VideoTransformer3DModel",
     "hyvid": "HunyuanVideoTransformer3DModel",
     "wan": "WanTransformer3DModel",
+    "wan_vace": "WanVACETransformer3DModel",
+    "wan_animate": "WanAnimateTransformer3DModel",
     "lumina2": "Lumina2Transformer2DModel",
     "z_image": "ZImageTransformer2DModel",
     "qwen_image": "QwenImageTransformer2DModel",
+    "qwen_image21": "QwenImage21Transformer2DModel",
     "krea2": "Krea2Transformer2DModel",
-    "ernie": "ErnieImageTransformer2DModel",
+    "ernie_image": "ErnieImageTransformer2DModel",
     "minimax_h3": "MiniMaxH3Transformer3DModel",
 }
-NEEDED_PREFIXES: Mapping[str, str] = {"sd1": MODEL_PREFIX, "sdxl": MODEL_PREFIX, "cosmos": "net."}
+NEEDED_PREFIXES: Mapping[str, str] = {  # that those classes look for, by family
+    "sd1": MODEL_PREFIX,
+    "sdxl": MODEL_PREFIX,
+    "sdxl_refiner": MODEL_PREFIX,
+    "cosmos1": "net.",
+}
 
 
 @dataclass(frozen=True)
@@ -151,9 +178,8 @@ def comfyui(file: ImageFile) -> Iterator[Fault]:
             WARNING, some(file.tensors), f"the names have the prefix {file.prefix!r}, which only ComfyUI removes"
         )
     yield from _comfyui_formats(file)
-    tag = file.family.tag if file.family else file.tag or ""
-    yield from _lost_dimensions(file, LEADING.get(tag, {}))
-    yield from _patches(file, tag, whole=False)
+    yield from _lost_dimensions(file)
+    yield from _patches(file, whole=False)
 
 
 def _comfyui_tag(file: ImageFile) -> Iterator[Fault]:
@@ -204,14 +230,22 @@ def _is_matrix(name: str) -> bool:
 
 
 def _is_taken_as_bytes(file: ImageFile, name: str, tensor: Tensor) -> bool:
-    """Return True for a packed tensor that belongs to no layer which decodes it."""
+    """Return True for a packed tensor of no layer that decodes it, such as a convolution over time or of sound."""
     decodes = tensor.format.name in FAST | SLOW
-    return decodes and (not _is_matrix(name) or len(file.published(name)) > MAX_DIMENSIONS)
+    return decodes and (not _is_matrix(name) or len(file.published(name)) in (3, 5))
 
 
-def _lost_dimensions(file: ImageFile, wanted: Mapping[str, int]) -> Iterator[Fault]:
+def _of_family(file: ImageFile, table: Mapping[str, T]) -> Iterator[T]:
+    """Yield the entries of a table for the family of a file."""
+    for pattern, entry in table.items():
+        if file.family is not None and fnmatch.fnmatchcase(file.family.name, pattern):
+            yield entry
+
+
+def _lost_dimensions(file: ImageFile) -> Iterator[Fault]:
     """Find tensors that have lost their leading dimensions of 1."""
-    for pattern, dimensions in wanted.items():
+    wanted = [(pattern, size) for entry in _of_family(file, LEADING) for pattern, size in entry.items()]
+    for pattern, dimensions in wanted:
         names = [name for name in file.own if fnmatch.fnmatchcase(name, pattern)]
         lost = [name for name in names if len(file.published(name)) < dimensions]
         if lost:
@@ -219,17 +253,18 @@ def _lost_dimensions(file: ImageFile, wanted: Mapping[str, int]) -> Iterator[Fau
             yield Fault(ERROR, lost[0], problem, CONVERT)
 
 
-def _patches(file: ImageFile, tag: str, whole: bool) -> Iterator[Fault]:
+def _patches(file: ImageFile, whole: bool) -> Iterator[Fault]:
     """Find convolutions over time that are missing or not in their published shape.
 
     whole: the file itself must have five dimensions, as the reader ignores the key.
     """
-    patches = PATCHES.get(tag)
-    if patches and not file.in_diffusers and file.family and patches not in file.own:
-        problem = "is missing: another converter left it out, for a second step that was not done"
-        yield Fault(ERROR, patches, problem, CONVERT)
+    for (tag, name), patches in PATCHES.items():
+        if file.tag == tag and name in file.own and file.family is None and patches not in file.own:
+            problem = "is missing: another converter left it out, for a second step that was not done"
+            yield Fault(ERROR, patches, problem, CONVERT)
+    patterns = [pattern for entry in _of_family(file, OVER_TIME) for pattern in entry]
     for name, tensor in file.own.items():
-        if not (tag in OVER_TIME and re.fullmatch(OVER_TIME[tag], name)):
+        if file.in_diffusers or not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             continue
         shape = tensor.shape if whole else file.published(name)
         if len(shape) < 5:
@@ -241,6 +276,8 @@ def _patches(file: ImageFile, tag: str, whole: bool) -> Iterator[Fault]:
 
 def sdcpp(file: ImageFile) -> Iterator[Fault]:
     """Yield what stable-diffusion.cpp finds wrong."""
+    if file.family and "sdcpp" in file.family.refused:
+        return
     if file.prefix not in ("", MODEL_PREFIX):
         yield Fault(ERROR, some(file.tensors), f"the names have the prefix {file.prefix!r}", CONVERT)
     elif not any(part in name for name in file.tensors for part in SD_SIGNATURES):
@@ -264,7 +301,7 @@ def sdcpp(file: ImageFile) -> Iterator[Fault]:
             yield Fault(ERROR, name, problem, "`gguftools convert` without --for comfyui, or --for sdcpp")
             break
     yield from _beyond_ggml(file)
-    if file.family and file.family.tag in ("sd1", "sdxl"):
+    if any(name.startswith("input_blocks.") for name in file.own):
         problem = "it tells the version by the text encoders: give them, too, such as --clip_l and --clip_g"
         yield Fault(NOTE, "the file", problem)
 
@@ -304,7 +341,7 @@ def diffusers(file: ImageFile) -> Iterator[Fault]:
             yield Fault(ERROR, "the file", f"no class with from_single_file loads {family.title}")
     elif not file.in_diffusers:
         yield Fault(NOTE, "the file", f"load it with {name}.from_single_file(…, config=…)")
-        needed = NEEDED_PREFIXES.get(family.tag, file.prefix)
+        needed = NEEDED_PREFIXES.get(family.name, file.prefix)
         if needed != file.prefix or (file.prefix not in ("", MODEL_PREFIX) and not needed):
             problem = f"names have the prefix {file.prefix!r}; {name} looks for {needed!r}"
             yield Fault(ERROR, some(file.tensors), problem, "`gguftools convert --for diffusers`")
@@ -318,9 +355,8 @@ def diffusers(file: ImageFile) -> Iterator[Fault]:
             f"is {file.own[as_bytes[0]].format.name}; only weights of linear layers are decoded ({some(as_bytes)})"
         )
         yield Fault(ERROR, as_bytes[0], problem, "`gguftools convert --for diffusers`, or --outtype f16")
-    tag = family.tag if family else file.tag or ""
-    yield from _lost_dimensions(file, LEADING.get(tag, {}))
-    yield from _patches(file, tag, whole=True)
+    yield from _lost_dimensions(file)
+    yield from _patches(file, whole=True)
     for name, tensor in file.own.items():
         shape = file.published(name)
         if len(shape) <= MAX_DIMENSIONS and shape != tensor.shape:

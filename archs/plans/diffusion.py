@@ -16,6 +16,7 @@ from ..diffusion.detection import family_in_diffusers, family_of, prefix_of, req
 from ..diffusion.formats import FLOATS, may_be_quantized, plain_format, stored_as
 from ..diffusion.layout import fold, rearrange
 from ..diffusion.parts import MODEL, split
+from ..diffusion.readers import NEEDED_PREFIXES
 from ..diffusion.spec import DiffusionFamily, Reader
 from ..metadata import Metadata, Value
 from ..prequantized.comfy import unpacked_weights
@@ -87,6 +88,9 @@ def plan_diffusion(
         name: tensor if name in candidates else stored_as(tensor, _format(family, published[name], outtype, reader))
         for name, tensor in stored.items()
     }
+    if reader == "diffusers" and (prefix := NEEDED_PREFIXES.get(family.name)):
+        written = {prefix + name: tensor.renamed(prefix + name) for name, tensor in written.items()}
+        candidates = frozenset(prefix + name for name in candidates)
     metadata, warnings = _metadata(family, header)
     for key, value in shapes.items():
         metadata[key] = value

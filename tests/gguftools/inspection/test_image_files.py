@@ -15,7 +15,7 @@ from archs.diffusion.detection import all_families
 from archs.diffusion.spec import READERS
 from quants.errors import GgufToolsError, ModelError, OptionError
 
-from ... import image_files
+from ... import diffusion_models
 from ..command_line import refused, typed
 
 TITLES = tuple(READERS.values())
@@ -25,8 +25,8 @@ TITLES = tuple(READERS.values())
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with a Flux and a Wan, in full and quantized."""
     folder = tmp_path_factory.mktemp("images")
-    for name, shapes in (("flux", image_files.flux()), ("wan", image_files.wan())):
-        checkpoint = image_files.save(folder / f"{name}.safetensors", shapes, metadata={"modelspec.title": "Small"})
+    for name, model in (("flux", "flux_schnell"), ("wan", "wan_t2v")):
+        checkpoint = diffusion_models.write(folder / f"{name}.safetensors", model)
         gguftools.convert(checkpoint, folder / f"{name}.gguf")
         gguftools.convert(checkpoint, folder / f"{name}-q8.gguf", outtype="q8_0")
     return folder
