@@ -100,8 +100,8 @@ class Chooser:
         self._seen: Counter[str] = Counter()
 
     def may_change(self, name: str, shape: tuple[int, ...]) -> bool:
-        """Return True if a recipe may change a tensor's format. A single row counts as a vector, as in ggml."""
-        return may_be_quantized(self.family, name, shape) and shape[0] > 1
+        """Return True if a recipe may change a tensor's format."""
+        return may_be_quantized(self.family, name, shape)
 
     def chosen(self, name: str) -> str:
         """Return the format of the next weight."""
