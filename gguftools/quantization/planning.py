@@ -190,7 +190,7 @@ class Planner:
             source = shlex.quote(str(self.origin.path))
             made = f"`gguftools imatrix {source} --file TEXT --output imatrix.gguf` measures one"
             if self.facts.image_family is not None:
-                made = "IQ3_S and Q2_K need none; stable-diffusion.cpp measures one while it generates (`--imat-out`)"
+                made = "IQ3_S and Q2_K need none; stable-diffusion.cpp measures one while it makes images"
             problem = f"{recipe.name} needs an importance matrix: {some} would be {form}"
             self._refuse(problem, f"{made}; then pass it as `imatrix`")
         else:
