@@ -73,15 +73,15 @@ WITH_EDGES = ("qwen_image",)  # tags
 
 
 def family_for(tag: str, shapes: Mapping[str, tuple[int, ...]]) -> DiffusionFamily | None:
-    """Return the family of a file with a tag of image models; one without a name if its tensors are of none.
+    """Return the family of a file with a tag of image models, whichever its names tell; None for another tag.
 
-    shapes: by name, as they were published. None for any other tag.
+    shapes: by name, as they were published. A family without a name is returned where they tell none.
     """
     relatives = families_by_tag().get(tag)
     if not relatives:
         return None
     found = family_of(shapes)
-    if found is not None and found.tag == tag:
+    if found is not None:
         return found
     kept = dict.fromkeys(part for each in relatives for part in each.kept)
     float32 = dict.fromkeys(part for each in relatives for part in each.float32)

@@ -128,7 +128,19 @@ def test_a_tag_whose_names_are_not_known(tmp_path):
     assert [each.format for each in report.outputs[0].tensors] == ["Q4_K", "F16"]
 
 
-@pytest.mark.parametrize("metadata", [{}, {"general.architecture": "pig"}, {"general.architecture": "flux"}])
+MISSING = [{}, {"general.architecture": "pig"}, {"general.architecture": "flux"}]
+
+
+def test_a_tag_of_another_family(tmp_path):
+    """Programs tell a model by its names, and so do we."""
+    source = write(tmp_path / "wan.gguf", stored("wan_i2v", folded=True), {"general.architecture": "flux"})
+    report = gguftools.quantize(source, "Q4_K_M", tmp_path / "out.gguf")
+    assert report.warnings == ["the tensors are those of Wan, whose tag is 'wan'; the file says 'flux'"]
+    chosen = {tensor.name: tensor.format for tensor in report.outputs[0].tensors}
+    assert (chosen["text_embedding.0.weight"], chosen["blocks.0.ffn.2.weight"]) == ("F16", "Q6_K")
+
+
+@pytest.mark.parametrize("metadata", MISSING)
 def test_a_block_is_missing(tmp_path, metadata):
     prefix = "" if metadata.get("general.architecture") == "pig" else "model.diffusion_model."
     arrays = stored("flux_dev", prefix).items()
