@@ -60,6 +60,18 @@ def test_a_converted_file_gives_the_same_as_its_source(folder, model):
     assert values(report.outputs[0].file) == values(once)
 
 
+def test_rearranged_convolutions_are_quantized(folder):
+    """The layout that ComfyUI-GGUF alone reads, in which rows of convolutions take K blocks."""
+    source = diffusion_models.write(folder / "unet.safetensors", "sdxl")
+    options = gguftools.ConvertOptions(reader="comfyui")
+    once = gguftools.convert(source, folder / "once.gguf", "Q4_K_M", options=options).outputs[0].file
+    base = gguftools.convert(source, folder / "unet.gguf", options=options).outputs[0].file
+    made = gguftools.quantize(base, "Q4_K_M", folder / "twice.gguf").outputs[0].file
+    assert values(made) == values(once)
+    form, shape, _ = values(made)["input_blocks.1.0.in_layers.2.weight"]
+    assert (form, shape[1]) == ("Q4_K", 256)
+
+
 def test_no_key_and_a_prefix(folder):
     """As stable-diffusion.cpp writes files: shapes without first ones, and convolutions over time folded."""
     arrays = stored("wan_t2v", "model.diffusion_model.", folded=True, cut=True)
