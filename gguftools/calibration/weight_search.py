@@ -1,10 +1,9 @@
 """Search for the recipe of a size by the errors of weights: for image and video models, which are not run.
 
-A weight in a format costs the square of its relative error, as `diff --errors` measures it, times its values: of some
+A weight in a format costs the square of its relative error, as `diff --errors` measures it, times its share: of some
 rows, and with columns weighted by their importance where a matrix is given. The sum over all weights is made least
-within the size (`knapsack`). On random Flux and SD3 transformers this changed outputs less than the same without the
-number of values, which gives small matrices more bits. No block counts more than another by its place, as nobody has
-published measurements by which it should.
+within the size (`knapsack`). Shares grow with the number of values. Where somebody measured what the blocks of a model
+lose, as of Flux.1, each block's weights have that together (`block_losses`); the blocks of other models count alike.
 """
 
 import math
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from archs.diffusion.layout import published_shape
 from quants import Format, Tensor, format_named
 from quants.arguments import thread_count
 from quants.errors import OptionError
@@ -26,6 +26,7 @@ from quants.threads import started_pool
 
 from ..models.contents import streamed_tensors
 from ..models.model import Model
+from ..quantization.diffusion_recipes import family_for
 from ..quantization.imatrix import ImportanceMatrix, importance_for
 from ..quantization.recipe_texts import recipe_of, recipe_text, rules_for
 from ..quantization.recipes import Recipe
@@ -33,6 +34,7 @@ from ..writing.finiteness import check_finite_values
 from ..writing.options import WriteOptions
 from ..writing.report import OutputReport, TensorReport
 from ..writing.resume import SEARCHED, fingerprint
+from .block_losses import losses_by_block
 from .encoded import Encoded, open_encoded
 from .knapsack import Candidate, best_within, limits
 from .search import digest_of
@@ -44,6 +46,9 @@ SAMPLED = 1 << 17  # values of a weight that are encoded
 FAST = ("Q8_0", "Q6_K", "Q5_K", "Q4_K", "IQ4_XS", "Q3_K", "Q2_K")
 SMALL = ("IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S")
 LEGACY = ("Q8_0", "Q5_1", "Q5_0", "Q4_1", "IQ4_NL", "Q4_0")
+# Power of the number of values. On random transformers any from 0.25 to 1 gave outputs 7 to 8 % less error than 0, and
+# 0.25 was never far from the best of them (`benchmarks.diffusion_mixes`).
+SHARE = 0.25
 Errors = Mapping[str, Mapping[str, float]]  # weight → format → square of the relative error
 
 
@@ -136,12 +141,13 @@ class WeightSearch:
 
     def _best(self, target: Target, errors: Errors) -> WeightSearchResult:
         size, sizes = self.sizes.size_of(target), self.sizes
+        shares = self.shares()
         tables = {
             name: [
                 Candidate(
                     form.name,
                     size(math.prod(shape[:-1]) * form.row_bytes(shape[-1])),
-                    errors[name][form.name] * math.prod(shape),
+                    errors[name][form.name] * shares[name],
                 )
                 for form in forms
             ]
@@ -152,12 +158,28 @@ class WeightSearch:
         fixed = sizes.fixed(target)
         chosen = best_within(tables, sizes.total(target) - fixed)
         rules = rules_for({name: each.format for name, each in chosen.items()})
-        values = sum(math.prod(sizes.searched[name].shape) for name in chosen)
-        error = math.sqrt(sum(each.cost for each in chosen.values()) / values)
+        values = {name: math.prod(sizes.searched[name].shape) for name in chosen}
+        squares = sum(errors[name][each.format] * values[name] for name, each in chosen.items())
+        error = math.sqrt(squares / sum(values.values()))
         used = fixed + sum(each.nbytes for each in chosen.values())
         text = recipe_text(rules, self._remarks(target, error, len(chosen)))
         recipe = recipe_of(target.name, rules, "found by measurement")
         return WeightSearchResult(recipe, error, text, short_of(sizes.total(target), used))
+
+    def shares(self) -> dict[str, float]:
+        """Return by how much the squared relative error of each weight counts."""
+        searched = self.sizes.searched
+        shapes = {
+            name: published_shape(self.model.metadata, name, each.shape) for name, each in self.model.tensors.items()
+        }
+        family = family_for(self.model.architecture, shapes)
+        own = {name: math.prod(each.shape) ** SHARE for name, each in searched.items()}
+        losses = losses_by_block(family.name if family else "", searched)
+        for block, loss in losses.items():
+            names = [name for name in own if name.startswith(block)]
+            whole = sum(own[name] for name in names)
+            own |= {name: loss * own[name] / whole for name in names}
+        return own
 
     def _remarks(self, target: Target, error: float, count: int) -> list[str]:
         by = "alike" if self.matrix is None else f"by {self.matrix.path.name}"

@@ -13,11 +13,12 @@ from archs.metadata import Metadata
 from archs.plans.diffusion import Change
 from quants import Format, Tensor, format_named
 from quants.arguments import PathLike
-from quants.errors import GgufToolsError, OptionError
+from quants.errors import FileError, GgufToolsError, OptionError
 
 from ..io.atomic import atomic_output, check_space, check_target, free_bytes, output_path, published_together
 from ..io.checkpoint.safetensors import WRITTEN, check_written, plan_safetensors
 from ..io.gguf.writer import TensorInfo
+from ..io.naming import is_remote
 from ..models.diffusion_parts import (
     Component,
     chosen,
@@ -73,6 +74,9 @@ class ImageConversion:
     def convert(self) -> QuantizeReport:
         """Write the chosen parts, all or none. Raises as `convert`."""
         found = components_of(self.source)
+        if is_remote(self.source) and self.part == "all":
+            hint = "fetch the repository, and convert its folder"
+            raise FileError(f"the parts of {self.source} are not read over the network", hint)
         wanted = chosen(found, self.part, self.source)
         if self.part == MODEL:
             return replace(report := self._files(wanted), warnings=[*report.warnings, *_left_out(found, wanted)])

@@ -15,8 +15,9 @@ from quants.errors import FileError, ModelError
 from ..io.atomic import InputFiles
 from ..io.checkpoint.folder import DIFFUSERS_LAYOUTS, LAYOUTS, weight_files
 from ..io.locks import State
+from ..io.naming import is_remote
 from ..writing.origin import Origin
-from .diffusion_sources import Weights, joined, model_folder, model_folders, open_weights
+from .diffusion_sources import SAFETENSORS, Weights, joined, model_folder, model_folders, open_weights
 from .sources import Parts, of_checkpoint, of_encoders
 
 PROCESSORS = ("processor", "image_processor", "feature_extractor")
@@ -52,7 +53,12 @@ class Component:
 
 
 def components_of(source: Path) -> list[Component]:
-    """Return the parts of a source, the model first; only headers are read. Raises FileError."""
+    """Return the parts of a source, the model first; only headers are read. Of a URL, the model alone.
+
+    Raises FileError.
+    """
+    if is_remote(source):
+        return [Component(MODEL, "", source)]
     models = model_folders(source) if source.is_dir() else []
     if not models or models[0] == source:
         return _of_checkpoint(source)
@@ -160,6 +166,8 @@ def source_name(path: Path) -> str:
     from ..quantization.outputs import MODEL_SUFFIX
 
     resolved = path.resolve()
+    if is_remote(path) and resolved.suffix.lower() not in SAFETENSORS:
+        return resolved.name.partition("@")[0]
     if path.is_dir():
         inside = model_folder(path.parent) == path if path.parent != path else False
         return resolved.parent.name if inside else resolved.name
@@ -172,6 +180,10 @@ def chosen(components: Sequence[Component], part: str, source: Path) -> list[Com
     """Return the components that a part names. Raises ModelError if there are none, naming those that there are."""
     if found := [each for each in components if part == "all" or part in _names(each)]:
         return found
+    if is_remote(source):
+        raise FileError(
+            f"the part {part} of {source} is not read over the network", "fetch it, and convert that folder"
+        )
     present = ", ".join(dict.fromkeys(each.part for each in components))
     raise ModelError(f"{source} has no part {part}", f"it has {present}")
 

@@ -17,6 +17,7 @@ from quants.errors import FileError, GgufToolsError, ModelError, OptionError
 
 from ...archs.checkpoints import FAMILIES, build_encoder
 from ..command_line import run
+from ..hub_server import Hub, serving
 from ..image_checkpoints import clip, component, flux, open_clip, pipeline, t5, vae, wan, whole_checkpoint
 
 
@@ -332,3 +333,27 @@ def test_a_manifest_is_reproduced(tmp_path, outtype):
         gguftools.convert(source, tmp_path / "x.gguf", outtype, write=write)
         done = run("reproduce", "x.gguf", "--source", str(source), cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_sources_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    folder = pipeline(tmp_path / "FLUX")
+    shards(folder / "split")
+    save_file(flux(), folder / "flux1.safetensors", {"modelspec.title": "tiny"})
+    gguftools.convert(folder, tmp_path / "local.gguf", "Q4_K_M")
+    with serving(Hub({"jane/FLUX": folder})) as served:
+        monkeypatch.setenv("HF_ENDPOINT", served.address)
+        monkeypatch.chdir(tmp_path)
+        name = "hf://jane/FLUX"
+        assert gguftools.convert(name, outtype="Q4_K_M").outputs[0].file == Path("FLUX-Q4_K_M.gguf")
+        assert tensors_of(Path("FLUX-Q4_K_M.gguf")) == tensors_of(tmp_path / "local.gguf")
+        for inside in ("flux1.safetensors", "transformer", "split/flux-00002-of-00003.safetensors"):
+            gguftools.convert(f"{name}/{inside}", "x.gguf", "Q4_K_M", write=WriteOptions(overwrite=True))
+            assert tensors_of(Path("x.gguf")) == tensors_of(tmp_path / "local.gguf"), inside
+        with gguftools.open(f"{name}/flux1.safetensors") as model:
+            assert model.metadata["general.name"] == "tiny"
+        for part in ("all", "vae"):
+            with pytest.raises(FileError, match="not read over the network"):
+                gguftools.convert(name, "y.gguf", part=part)
+        with pytest.raises(FileError, match="has no file absent"):
+            gguftools.convert(f"{name}/absent.safetensors", "y.gguf")
