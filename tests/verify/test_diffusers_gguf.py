@@ -75,7 +75,7 @@ def test_diffusers_loads_what_validate_says(
 def test_a_forward_pass_is_that_of_the_original(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, outtype: str, limit: float
 ) -> None:
-    """Hidden size 256, so that K formats have their blocks. limit: of the error of the recipe; our decoded weights in the
+    """Hidden size 256, so that K formats have blocks. limit: of the error of the recipe; our decoded weights in the
     original model give nearly the same, as diffusers multiplies scales in half precision.
     """
     import torch
