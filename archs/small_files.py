@@ -46,6 +46,11 @@ def record_read(path: Path, status: os.stat_result) -> None:
     _record(path, file_state(status))
 
 
+def record_state(path: Path, state: FileState) -> None:
+    """Record the state of a file that was read elsewhere, such as an object in a store."""
+    _record(path, state)
+
+
 def _record(path: Path, state: FileState) -> None:
     if (reads := _reads.get()) is not None:
         reads.setdefault(path, state)

@@ -38,7 +38,7 @@ def published_shape(metadata: Metadata, name: str, shape: tuple[int, ...]) -> tu
         return shape
     value = metadata.value(key)
     listed = tuple(map(int, value.data)) if value.element in INTEGERS else ()
-    return listed if listed and math.prod(listed) == math.prod(shape) else shape
+    return listed if listed and min(listed) > 0 and math.prod(listed) == math.prod(shape) else shape
 
 
 def fold(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Value]]:
@@ -51,6 +51,22 @@ def fold(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Va
             folded[name] = replace(tensor, shape=shape)
             keys[shape_key(name)] = shape_value(tensor.shape)
     return folded, keys
+
+
+def unfolded(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors of a file without keys, convolutions over time in five dimensions again.
+
+    stable-diffusion.cpp folds the first two of them; how many outputs there are is told by the bias.
+    """
+    shaped = dict(tensors)
+    for name, tensor in tensors.items():
+        bias = tensors.get(f"{name.removesuffix('weight')}bias")
+        if len(tensor.shape) != MAX_DIMENSIONS or bias is None or len(bias.shape) != 1 or not bias.shape[0]:
+            continue
+        outputs, rows = bias.shape[0], tensor.shape[0]
+        if rows > outputs and rows % outputs == 0:
+            shaped[name] = replace(tensor, shape=(outputs, rows // outputs, *tensor.shape[1:]))
+    return shaped
 
 
 def rearrange(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Value]]:

@@ -121,18 +121,18 @@ def _published(tensors: Tensors, where: str) -> tuple[DiffusionFamily, Tensors, 
     own = without_prefix(tensors, prefix)
     unknown = [name for name in tensors if not name.startswith(prefix)]
     family = family_of(shapes_of(own), where)
-    if family is None and (family := family_in_diffusers(shapes_of(own), where)) is not None:
-        own = family.from_diffusers(own) if family.from_diffusers else own
+    if family is None and (layout := family_in_diffusers(shapes_of(own), where)) is not None:
+        own = layout.from_diffusers(own) if layout.from_diffusers else own  # relatives may have the same names there
     return family or required_family(shapes_of(own), where), own, unknown
 
 
 def _format(family: DiffusionFamily, tensor: Tensor, outtype: str, reader: Reader | None) -> Format:
     """Return the format of a tensor that is not quantized; with KEEP its own, if all programs read it there."""
+    form = tensor.format if outtype == KEEP else plain_format(family, tensor, outtype)
     is_matrix = len(tensor.shape) == 2 and tensor.name.endswith(".weight")
-    if outtype != KEEP:
-        plain = plain_format(family, tensor, outtype)
-        return format_named("F32") if reader == "diffusers" and plain.name == "BF16" and not is_matrix else plain
-    return tensor.format if is_matrix or tensor.format.name in (*SAFE, "I32", "I64") else format_named("F32")
+    if is_matrix or form.name in (*SAFE, "I32", "I64") or (outtype != KEEP and reader != "diffusers"):
+        return form
+    return format_named("F32")  # diffusers takes BF16 for packed bytes, which convolutions cannot unpack
 
 
 def in_layout(family: DiffusionFamily, tensors: Tensors, reader: Reader | None) -> tuple[Tensors, dict[str, Value]]:

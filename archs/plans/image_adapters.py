@@ -25,6 +25,7 @@ from quants import Tensor, format_named, from_array
 from quants.errors import ModelError
 
 from ..diffusion.from_diffusers.rules import FIELDS, LAST, Rule
+from ..diffusion.from_diffusers.unet import rules_of_published
 from ..diffusion.spec import DiffusionFamily
 from ..spec import Tensors
 from ..transforms import computed, reshape
@@ -162,25 +163,24 @@ def merging(adapters: Sequence[tuple[ImageAdapter, float]]) -> Callable[[Diffusi
     return change
 
 
-def places_of(family: DiffusionFamily, tensors: Tensors) -> dict[str, Place]:
-    """Return each module's place by its names: published and diffusers', with dots and with underscores."""
-    modules = {name.removesuffix(".weight"): Place(name) for name in tensors if name.endswith(".weight")}
-    found = dict(modules)
+def places_of(family: DiffusionFamily, tensors: Tensors) -> dict[str, list[Place]]:
+    """Return each module's places by its names: published and diffusers', with dots and with underscores.
+
+    A module of diffusers whose halves are two published ones has two places, all others one.
+    """
+    found = {name.removesuffix(".weight"): [Place(name)] for name in tensors if name.endswith(".weight")}
+    of_diffusers: dict[str, list[Place]] = defaultdict(list)
     for name, place in _in_diffusers(family, tensors):
-        found.setdefault(name, place)
-    for name, place in list(found.items()):
-        found.setdefault(name.replace(".", "_"), place)
-    return found
+        of_diffusers[name].append(place)
+    found = {**of_diffusers, **found}
+    return {**{name.replace(".", "_"): places for name, places in found.items()}, **found}
 
 
 def _in_diffusers(family: DiffusionFamily, tensors: Tensors) -> Iterator[tuple[str, Place]]:
     """Yield the modules of a model in diffusers' layout, with their places."""
-    if family.rearranged:
-        from ..diffusion.from_diffusers.unet import rules_of_published
-
+    rules = getattr(family.from_diffusers, "rules", ())
+    if family.rearranged:  # a U-Net
         rules = rules_of_published(tensors)
-    else:
-        rules = getattr(family.from_diffusers, "rules", ())
     taken: set[str] = set()
     for rule in rules:
         stem = rule.target.partition(LAST)[0] if LAST in rule.target else ""
@@ -199,7 +199,9 @@ def _in_diffusers(family: DiffusionFamily, tensors: Tensors) -> Iterator[tuple[s
                     yield filled.removesuffix(".weight"), Place(name, rule, part)
 
 
-def _merge(tensors: dict[str, Tensor], places: Mapping[str, Place], adapter: ImageAdapter, strength: float) -> None:
+def _merge(
+    tensors: dict[str, Tensor], places: Mapping[str, list[Place]], adapter: ImageAdapter, strength: float
+) -> None:
     """Replace the weights that an adapter changes.
 
     Raises ModelError for a module without a place, and for shapes that do not fit.
@@ -208,20 +210,21 @@ def _merge(tensors: dict[str, Tensor], places: Mapping[str, Place], adapter: Ima
     rules: dict[int, Rule] = {}
     unplaced = []
     for module, parts in adapter.modules.items():
-        place = next((places[bare] for bare in _bare(module) if bare in places), None)
-        if place is None:
+        own = next((places[bare] for bare in _bare(module) if bare in places), None)
+        if own is None:
             unplaced.append(module)
             continue
         if "diff_b" in parts.tensors:
-            _add_bias(tensors, place, parts.tensors["diff_b"], adapter, strength)
+            _add_bias(tensors, own[0], parts.tensors["diff_b"], adapter, strength)
         if not parts.tensors.keys() - {"diff_b", "alpha"}:
             continue
         difference = _difference(adapter, module, parts, strength)
-        if place.rule is None:
-            tensors[place.target] = _sum(tensors[place.target], difference, adapter, module)
-        else:
-            rules[id(place.rule)] = place.rule
-            parts_of[place.target, id(place.rule)][place.part] = difference
+        for place in own:
+            if place.rule is None:
+                tensors[place.target] = _sum(tensors[place.target], difference, adapter, module)
+            else:
+                rules[id(place.rule)] = place.rule
+                parts_of[place.target, id(place.rule)][place.part] = difference
     if unplaced:
         problem = f"{adapter.origin} changes {len(unplaced)} modules that the model does not have: {_few(unplaced)}"
         raise ModelError(problem, OTHER_MODEL)
@@ -308,7 +311,7 @@ def _rows_of_parts(rule: Rule, known: Mapping[int, int], weight: Tensor, adapter
     """Return how many rows of a weight each part has: queries, keys and values as many, another part the rest."""
     count, total = len(rule.sources), weight.shape[0] if weight.shape else 0
     if count == 1:
-        return [total]
+        return [known[0]]
     alike = min(count, 3)
     own = next((rows for part, rows in known.items() if part < alike), None)
     rest = count - alike
@@ -335,11 +338,12 @@ def _add_bias(
 ) -> None:
     """Add the difference of a bias."""
     name = place.target.removesuffix("weight") + "bias"
-    if name not in tensors or (place.rule is not None and len(place.rule.sources) > 1):
+    rule = place.rule
+    if name not in tensors or (rule is not None and (rule.shared or len(rule.sources) > 1)):
         raise ModelError(f"{adapter.origin} changes the bias {name!r}, which the model does not have", OTHER_MODEL)
     values = difference.float32().reshape(-1) * np.float32(strength)
     whole = from_array(name, np.asarray(values, np.float32))
-    tensors[name] = _sum(tensors[name], place.rule.change([whole], name) if place.rule else whole, adapter, name)
+    tensors[name] = _sum(tensors[name], rule.change([whole], name) if rule else whole, adapter, name)
 
 
 def _sum(weight: Tensor, difference: Tensor, adapter: ImageAdapter, module: str) -> Tensor:

@@ -118,11 +118,14 @@ def required_encoders(config: Mapping[str, Any]) -> Encoder:
     )
 
 
-def plan_encoders(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> EncoderPlan:
+def plan_encoders(
+    folder: Path, config: Mapping[str, Any], tensors: Tensors, processor: Path | None = None
+) -> EncoderPlan:
     """Plan the mmproj file of a checkpoint in `folder` (for preprocessor, tokenizer, model card).
 
-    Raises ModelError for a class without known encoders, a tensor that belongs neither to them nor to the text model,
-    and values that are missing or of a wrong type.
+    processor: the folder of preprocessor and tokenizer, if another. Raises ModelError for a class without known
+    encoders, a tensor that belongs neither to them nor to the text model, and values that are missing or of a wrong
+    type.
     """
     encoder = required_encoders(config)
     if tensors and all(map(_is_text, tensors)):
@@ -130,7 +133,8 @@ def plan_encoders(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> 
             f"none of the {len(tensors)} tensors belongs to an encoder", "this checkpoint is a text model's"
         )
     text = _text_model(folder, config, tensors)
-    full = encoder_config(encoder, folder, config, tensors, text)
+    full = encoder_config(encoder, processor or folder, config, tensors, text)
+    full["folder"] = folder.resolve().name
     stored = with_settings_file(folder, {**config})
     whole = unpacked(stored, _with_usual_scales(tensors) if settings_of(stored) else tensors)
     mapped, rest = map_encoders(encoder, full, whole.tensors)
@@ -199,9 +203,7 @@ def encoder_config(
     """Return config.json with the parts that `archs.encoder` names. Raises ModelError for values of a wrong type."""
     tokens = {name: _token_id(folder, token) for name, token in encoder.tokens.items()}
     shapes = {_spelled(encoder, name): tensor.shape for name, tensor in tensors.items()}
-    full = full_config(encoder, config, text, _preprocessor(folder), tokens, shapes, limits_of(tensors))
-    full["folder"] = folder.resolve().name
-    return full
+    return full_config(encoder, config, text, _preprocessor(folder), tokens, shapes, limits_of(tensors))
 
 
 def full_config(

@@ -19,7 +19,9 @@ from quants.errors import ModelError
 
 from ..spec import Tensors
 from . import bitsandbytes
-from .comfy_formats import FORMATS, Layer, float8
+from .comfy_eight_bits import float8
+from .comfy_formats import FORMATS
+from .comfy_layer import Layer
 from .comfy_settings import layer_settings
 from .tensor_groups import Unpacked, refused, replaced
 
@@ -153,5 +155,5 @@ def _unused(tensors: Tensors, companion: Tensor, ending: str) -> ModelError:
 
 
 def _role(name: str) -> str:
-    """Return a weight's name without the numbers of blocks."""
-    return re.sub(r"\d+", "#", name)
+    """Return a weight's name without the number of its block, the first in the name."""
+    return re.sub(r"\.\d+\.", ".#.", name, count=1)

@@ -49,6 +49,25 @@ def row_scales(scale: Tensor, outputs: tuple[int, ...]) -> ReadScales:
     return read
 
 
+def block_scales(scale: Tensor, shape: tuple[int, ...], size: int) -> ReadScales:
+    """Return the scales of rows start … stop of a matrix, (rows, blocks): one for each square of `size` rows and
+    columns.
+
+    Raises ModelError if the squares don't cover the matrix.
+    """
+    check_floats(scale)
+    if len(shape) != 2 or scale.shape != tuple(n // size for n in shape) or any(n % size for n in shape):
+        problem = f"{scale.where} has shape {list(scale.shape)}"
+        raise ModelError(f"{problem}; one number for each {size} x {size} of {list(shape)} was expected")
+
+    def read(start: int, stop: int) -> Floats:
+        first, last = start // size, -(-stop // size)
+        values: Floats = scale.float32(first, last)
+        return values[np.arange(start, stop) // size - first]
+
+    return read
+
+
 def tiled_bytes(scale: Tensor, outputs: tuple[int, ...], count: int, formats: tuple[str, ...]) -> ReadBytes:
     """Return the bytes of the scales of rows start … stop, (rows, count), from tiles of each matrix.
 

@@ -31,6 +31,7 @@ LAYER = Fields(
         "format": Text(max_length=100),
         "params": Fields(OPTIONS),
         "shape": ListOf(Whole(1), max_items=MAX_DIMENSIONS),
+        "orig_shape": ListOf(Whole(1), max_items=MAX_DIMENSIONS),
         "blocksize": Whole(2, 1 << 16),
         "double_quant": Flag(),
     }
@@ -56,10 +57,13 @@ def layer_settings(tensors: Tensors, header: Mapping[str, str]) -> dict[str, Set
         name = prefix + layer
         if f"{name}.weight" not in tensors:
             continue  # of a part that the file lacks; scales without a weight are refused elsewhere
-        if name in result and result[name].get("format") != settings.get("format"):
-            formats = f"{result[name].get('format')!r} by its settings and {settings.get('format')!r} by the header"
-            raise ModelError(f"{tensors[f'{name}.weight'].where} is {formats}", hint="fetch the file again")
-        result.setdefault(name, settings)
+        ours = result.get(name, {})
+        for key in ("format", *OPTIONS):
+            ways = option(ours, key), option(settings, key)
+            if None not in ways and ways[0] != ways[1]:
+                problem = f"{key} {ways[0]!r} by {name + ENDING!r} and {ways[1]!r} by the file's {HEADER}"
+                raise ModelError(f"{tensors[f'{name}.weight'].where} has {problem}", hint="fetch the file again")
+        result[name] = {**settings, **{key: value for key, value in ours.items() if value is not None}}
     return result
 
 

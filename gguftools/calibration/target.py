@@ -29,6 +29,7 @@ from .sensitivity import candidates_for
 from .texts import Calibration
 
 PlanFor = Callable[[Recipe, ImportanceMatrix | None], OutputReport]
+CandidatesOf = Callable[[str, int], list[Format]]
 VERSION = 1  # of how weights are measured: an earlier search of another one is not gone on with
 STEPS = 30  # of the progress, besides the layers
 LARGE = Recipe("target", 7, "Q8_0", 8.5, "what a search begins with")
@@ -98,19 +99,25 @@ class SearchResult:
         return {"predicted": self.choice.predicted, "measured": self.choice.measured, "recipe": self.text}
 
 
+def formats_by_width(name: str, width: int) -> list[Format]:
+    """Return the formats that a weight of a text model may get."""
+    return candidates_for(width)
+
+
 @dataclass
 class Sizing:
     """Hold the weights of an output that are searched for, and count the bytes of all others.
 
-    base: the output as it is planned in large formats.
+    base: the output as it is planned in large formats. candidates_of(name, width): the formats that a weight may have.
     """
 
     base: OutputReport
     searched: dict[str, TensorReport]
     alignment: int
+    candidates_of: CandidatesOf = formats_by_width
 
     def candidates(self) -> dict[str, list[Format]]:
-        return {name: candidates_for(each.shape[-1]) for name, each in self.searched.items()}
+        return {name: self.candidates_of(name, each.shape[-1]) for name, each in self.searched.items()}
 
     def formats(self) -> dict[str, str]:
         """Return the base's formats of all tensors whose format a recipe decides."""
@@ -150,12 +157,16 @@ class Sizing:
 
     def check_formats(self, target: Target) -> None:
         """Check the target by the weights' formats, before anything is measured; see `check`."""
+        self.check(target, *self.reach(target))
+
+    def reach(self, target: Target) -> tuple[int, int]:
+        """Return the fewest and the most bytes that the weights can have."""
         size, ranges = self.size_of(target), []
         for name, forms in self.candidates().items():
             shape = self.searched[name].shape
             rows = math.prod(shape[:-1])
             ranges.append([size(rows * form.row_bytes(shape[-1])) for form in forms])
-        self.check(target, sum(map(min, ranges)), sum(map(max, ranges)))
+        return sum(map(min, ranges)), sum(map(max, ranges))
 
     def check(self, target: Target, min_bytes: int, max_bytes: int) -> None:
         """Raise OptionError for a target out of reach. min_bytes, max_bytes: that the weights can have."""
@@ -167,8 +178,14 @@ class Sizing:
         raise OptionError(f"the target of {self.described(target, total)} is too {much}: {reach} can be reached")
 
 
-def sizing(model: Model, plan: PlanFor, decided: Callable[[TensorReport], bool], requantize: bool) -> Sizing:
-    """Return what can be searched for. decided(tensor): the user chose its format already.
+def sizing(
+    model: Model,
+    plan: PlanFor,
+    decided: Callable[[TensorReport], bool],
+    requantize: bool,
+    candidates_of: CandidatesOf = formats_by_width,
+) -> Sizing:
+    """Return what can be searched for. decided(tensor): the user chose its format already. candidates_of: of `Sizing`.
 
     Raises OptionError if nothing can be, or if weights are quantized already and that is not allowed.
     """
@@ -179,7 +196,7 @@ def sizing(model: Model, plan: PlanFor, decided: Callable[[TensorReport], bool],
         if each.format in ("Q8_0",)
         and len(each.shape) in (2, 3)
         and not decided(each)
-        and candidates_for(each.shape[-1])
+        and candidates_of(each.name, each.shape[-1])
     }
     if not searched:
         raise OptionError(f"{model.path} has no weights to choose formats for")
@@ -188,7 +205,7 @@ def sizing(model: Model, plan: PlanFor, decided: Callable[[TensorReport], bool],
         where = f"{again[0]!r} is {model.tensors[again[0]].format.name} in {model.path.name}"
         hint = "start from a float file, or pass `allow_requantize`"
         raise OptionError(f"{where}; encoding it again loses quality", hint)
-    return Sizing(base, searched, model.origin.alignment)
+    return Sizing(base, searched, model.origin.alignment, candidates_of)
 
 
 @contextmanager
@@ -240,10 +257,10 @@ def recipe_for(search: Search, sizes: Sizing, target: Target, plan: PlanFor) -> 
     recipe = recipe_of(target.name, rules, "found by measurement")
     used = fixed + choice.nbytes
     text = recipe_text(rules, _remarks(search, sizes, target, choice))
-    return SearchResult(recipe, search.matrix, choice, text, _short(sizes.total(target), used))
+    return SearchResult(recipe, search.matrix, choice, text, short_of(sizes.total(target), used))
 
 
-def _short(total: int, used: int) -> str | None:
+def short_of(total: int, used: int) -> str | None:
     """Return a warning if a choice is far below its target."""
     if used >= FULL * total:
         return None

@@ -117,8 +117,8 @@ EXCLUSIONS: Mapping[str, Sequence[Rule]] = {
         ("frontier", "workers scheduler", "the search runs in this process"),
         ("target_size", "target_bpw", "choose one target"),
         ("frontier", "target_size target_bpw gptq imatrix dry_run resume manifest", "--frontier writes no model"),
-        ("target_size", "imatrix pure", "the search chooses types by its own measurements"),
-        ("target_bpw", "imatrix pure", "the search chooses types by its own measurements"),
+        ("target_size", "pure", "the search chooses types by its own measurements"),
+        ("target_bpw", "pure", "the search chooses types by its own measurements"),
     ],
     "set-metadata": [
         ("recover", "roll_back", "choose to complete or to undo the interrupted edit"),

@@ -22,6 +22,7 @@ from ..calibration.texts import Calibration
 from ..io.atomic import check_target, output_path, published_together
 from ..io.checkpoint.folder import Checkpoint
 from ..io.naming import is_remote
+from ..io.stores.path import located
 from ..models.diffusion_sources import is_diffusion, is_diffusion_gguf
 from ..models.model import Model, of_parts
 from ..models.outputs import write_plain
@@ -139,7 +140,7 @@ def _image_model(job: _Job) -> QuantizeReport:
     with recorded_reads() as states:
         change, warnings = image_merge_change(job.options.merge_lora)
     asked = ImageConversion(
-        Path(job.source),
+        located(job.source),
         job.output,
         job.outtype,
         job.part,

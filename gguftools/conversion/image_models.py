@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,24 +13,24 @@ from archs.metadata import Metadata
 from archs.plans.diffusion import Change
 from quants import Format, Tensor, format_named
 from quants.arguments import PathLike
-from quants.errors import GgufToolsError, OptionError
+from quants.errors import FileError, GgufToolsError, OptionError
 
 from ..io.atomic import atomic_output, check_space, check_target, free_bytes, output_path, published_together
 from ..io.checkpoint.safetensors import WRITTEN, check_written, plan_safetensors
 from ..io.gguf.writer import TensorInfo
+from ..io.naming import is_remote
 from ..models.diffusion_parts import (
     Component,
     chosen,
     components_of,
-    has_vision,
     named_tensors,
     of_text_encoder,
+    of_vision,
     source_name,
 )
 from ..models.diffusion_sources import of_diffusion
 from ..models.model import Model, of_parts
 from ..models.outputs import write_plain
-from ..models.sources import of_encoders
 from ..quantization.outputs import MODEL_SUFFIX
 from ..quantization.outtypes import FILE_TYPES
 from ..writing.items import Piece, encode_piece
@@ -41,6 +42,15 @@ from .options import ConvertOptions
 FLOATS = ("F32", "F16", "BF16")
 SAFETENSORS = ".safetensors"
 WriteModel = Callable[[Model, Path, str], QuantizeReport]
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    """Hold the files of a text encoder: None of a part that is written as it was published."""
+
+    model: Model | None = None
+    vision: Model | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,9 @@ class ImageConversion:
     def convert(self) -> QuantizeReport:
         """Write the chosen parts, all or none. Raises as `convert`."""
         found = components_of(self.source)
+        if is_remote(self.source) and self.part == "all":
+            hint = "fetch the repository, and convert its folder"
+            raise FileError(f"the parts of {self.source} are not read over the network", hint)
         wanted = chosen(found, self.part, self.source)
         if self.part == MODEL:
             return replace(report := self._files(wanted), warnings=[*report.warnings, *_left_out(found, wanted)])
@@ -76,12 +89,11 @@ class ImageConversion:
     def _files(self, components: Sequence[Component]) -> QuantizeReport:
         """Write the files of some parts, all or none. What can be refused is refused before the model is written."""
         encoders = {each.label: self._encoder(each) for each in components if each.part != MODEL}
-        with published_together():
-            reports = [
-                report
-                for each in components
-                for report in ([self._model(each)] if each.part == MODEL else self._part(each, *encoders[each.label]))
-            ]
+        reports: list[QuantizeReport] = []
+        is_alone = len(components) == 1 and all(each.vision is None for each in encoders.values())
+        with nullcontext() if is_alone else published_together():
+            for each in components:
+                reports += [self._model(each)] if each.part == MODEL else self._part(each, encoders[each.label])
         return together(reports)
 
     def _model(self, component: Component) -> QuantizeReport:
@@ -97,45 +109,54 @@ class ImageConversion:
         told = [each for each in model.origin.warnings if each not in report.warnings]
         return replace(report, warnings=[*report.warnings, *told])
 
-    def _encoder(self, component: Component) -> tuple[Model | None, list[str]]:
-        """Return a part as a Model, or None for one that is written as it was published; and warnings."""
+    def _encoder(self, component: Component) -> _Encoder:
+        """Return what is written of a part; where it cannot be GGUF, and was not asked for by name, why."""
         if not component.is_gguf:
-            return None, []
+            return _Encoder()
         name = source_name(self.source)
         try:
             model = of_parts(of_text_encoder(component, name, self.inspect))
         except GgufToolsError as error:
-            if self.part not in ("all", "text-encoders"):
+            if self._is_named:
                 raise
-            return None, [f"{component.label} is written as it was published, not as GGUF: {error}"]
-        return model, list(model.origin.warnings)
+            return _Encoder(warnings=(f"{component.label} is written as it was published, not as GGUF: {error}",))
+        try:
+            vision = of_vision(component)
+        except GgufToolsError as error:
+            warning = f"the encoder of images in {component.label} is not written: {error}"
+            return _Encoder(model, warnings=(*model.origin.warnings, warning))
+        return _Encoder(model, None if vision is None else of_parts(vision), model.origin.warnings)
 
-    def _part(self, component: Component, model: Model | None, warnings: list[str]) -> list[QuantizeReport]:
+    @property
+    def _is_named(self) -> bool:
+        """Return True if one part was asked for by its name."""
+        return self.part not in ("all", "text-encoders")
+
+    def _part(self, component: Component, encoder: _Encoder) -> list[QuantizeReport]:
         """Write the files of a part other than the model."""
-        if model is None:
+        if encoder.model is None:
             report = self._published(component)
-            return [replace(report, warnings=[*warnings, *report.warnings])]
-        own_type = model.origin.outtype or "F16"
+            return [replace(report, warnings=[*encoder.warnings, *report.warnings])]
+        own_type = encoder.model.origin.outtype or "F16"
         outtype = own_type if self.outtype == "AUTO" else self.outtype
         if self.part == "all" and outtype not in FLOATS:
             outtype = own_type if outtype == "EXACT" else "Q8_0"
         path = self._path(component.label, f"-{outtype}.gguf")
-        written = self.write_model(model, path, outtype)
-        reports = [replace(written, warnings=list(dict.fromkeys([*written.warnings, *warnings])))]
-        if has_vision(component):
-            vision = of_parts(of_encoders(component.path))
-            outtype = outtype if outtype in FILE_TYPES else vision.origin.outtype or "F16"
+        written = self.write_model(encoder.model, path, outtype)
+        reports = [replace(written, warnings=list(dict.fromkeys([*written.warnings, *encoder.warnings])))]
+        if encoder.vision is not None:
+            outtype = outtype if outtype in FILE_TYPES else encoder.vision.origin.outtype or "F16"
             stem = MODEL_SUFFIX.sub("", path.stem) or path.stem  # by which ComfyUI-GGUF finds the file
-            reports.append(self.write_model(vision, path.with_name(f"{stem}-mmproj-{outtype}.gguf"), outtype))
+            vision_path = path.with_name(f"{stem}-mmproj-{outtype}.gguf")
+            reports.append(self.write_model(encoder.vision, vision_path, outtype))
         return reports
 
     def _published(self, component: Component) -> QuantizeReport:
         """Write the .safetensors file of a part under the names that programs read."""
-        one = self.part not in ("all", "text-encoders")
-        if one and self.outtype not in ("AUTO", *FLOATS):
+        if self._is_named and self.outtype not in ("AUTO", *FLOATS):
             problem = f"{component.part} cannot be {self.outtype}: programs read it from a .safetensors file"
             raise OptionError(problem, "choose auto, f16, bf16 or f32")
-        wanted = None if self.outtype == "AUTO" or not one else self.outtype
+        wanted = None if self.outtype == "AUTO" or not self._is_named else self.outtype
         path = self._path(component.label, SAFETENSORS)
         header = component.weights.header if component.weights else {}
         reads = component.reads.union(self.write.reads)

@@ -84,7 +84,7 @@ EXCLUSIONS: tuple[tuple[str, str, str], ...] = (
     ),
     ("mmproj", "merge_lora predictor imatrix pre embed_tokenizer manifest", 'part="mmproj" writes only the encoder'),
     ("mtp", "no_mtp predictor manifest", 'part="mtp" writes only the MTP layers'),
-    ("all", "cost_model", 'part="all" writes two files, and `cost_model` plans one'),
+    ("all", "cost_model", 'part="all" writes several files, and `cost_model` plans one'),
     ("no_mtp", "mmproj lora predictor manifest", "`no_mtp` applies only to the text model's own file"),
     ("target_model_dir", "lora merge_lora predictor mmproj all mtp no_mtp manifest", "a draft model has none of these"),
     (
@@ -126,7 +126,7 @@ def check_options(part: Part, options: ConvertOptions, write: WriteOptions, more
 
 # Of ConvertOptions, and of WriteOptions: what an image or video model has no use for.
 FOR_TEXT = (
-    "pre embed_tokenizer lora predictor no_mtp sentence_transformers_dense_modules target_model_dir task rounded_grids "
+    "pre embed_tokenizer predictor no_mtp sentence_transformers_dense_modules target_model_dir task rounded_grids "
     "fallback"
 )
 
@@ -135,6 +135,8 @@ def check_image_options(part: str, options: ConvertOptions, write: WriteOptions)
     """Raise OptionError for options that have no effect on an image or video model."""
     if part in ("mmproj", "mtp"):
         raise OptionError(f"an image or video model has no {_spelled(part)}", 'part="all" writes all parts')
+    if options.lora is not None:
+        raise OptionError("an adapter of an image or video model has no file of its own", "merge it by `merge_lora`")
     if wrong := [name for name in changed(options) if name in FOR_TEXT.split()]:
         raise OptionError(f"`{wrong[0]}` has no effect on an image or video model", "leave it out")
     if options.reader is not None and write.manifest:

@@ -6,20 +6,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from archs.diffusion.detection import tags
 from quants.arguments import PathLike, as_texts, thread_count
 from quants.errors import OptionError
 
 from ..calibration.outputs import with_feedback
 from ..calibration.target import SearchOptions, SearchResult, Target, measured, recipe_for, sizing
 from ..calibration.texts import Calibration, as_calibration
+from ..calibration.weight_search import WeightSearchResult, weight_search
 from ..io.atomic import atomic_output, check_space, check_target, published_together
 from ..io.naming import refuse_store
 from ..models.devices import torch_device_for
+from ..models.diffusion_gguf import arranged
 from ..models.model import Model, opened
 from ..models.outputs import write_quantized
 from ..provenance.parameters import Parameters, Texts, overridden_values
 from ..provenance.recording import Described, Recording, described_as
-from ..quantization.imatrix import ImportanceMatrix
+from ..quantization.imatrix import ImportanceMatrix, usable_matrix
 from ..quantization.options import QuantizeOptions
 from ..quantization.outputs import output_paths
 from ..quantization.recipe_texts import recipe_or_file
@@ -49,13 +52,19 @@ def quantize(
     default MODEL-RECIPE.gguf next to the source. imatrix: an importance matrix or its file. gptq: texts for GPTQ
     calibration, by which weights are encoded with error feedback (`calibration.feedback`): files, to which the
     package's own are added, or a Calibration. search: a size instead of a recipe: the recipe is searched for, and its
-    text is written next to the file, OUTPUT-recipe.txt. options: more of the output. write: how files are written.
+    text is written next to the file, OUTPUT-recipe.txt. Of an image model by errors of weights, which imatrix weighs.
+    options: more of the output. write: how files are written.
     Raises OptionError, FormatError, FileError, before any work if possible.
     """
     request = QuantizeRequest(as_texts(recipes, "recipes"), imatrix, gptq, search, options)
     request.check()
-    model = opened(source)
-    return quantize_model(model, request, output, write, described_as(source, write.manifest, write.writes_nothing))
+    model = arranged(opened(source))
+    described = described_as(source, write.manifest, write.writes_nothing)
+    report = quantize_model(model, request, output, write, described)
+    if model.architecture not in tags():
+        return report
+    more = [each for each in model.origin.warnings if each not in report.warnings]
+    return replace(report, warnings=[*more, *report.warnings])
 
 
 @dataclass(frozen=True)
@@ -93,8 +102,6 @@ class QuantizeRequest:
         if self.search is not None:
             if self.recipes:
                 raise OptionError("a target does not go with a recipe: one is searched for", "leave the recipe out")
-            if self.imatrix is not None:
-                raise OptionError("a target does not go with an importance matrix", "a search measures its own")
             if self.options.prune_layers:
                 hint = "prune them first, with the recipe F16"
                 raise OptionError("a target does not go with layers that are pruned", hint)
@@ -111,10 +118,26 @@ class QuantizeRequest:
         if resume and not model.is_as_opened:
             problem = f"the source of {model.path} is not recorded, so a run cannot be resumed"
             raise OptionError(problem, "leave out `resume`, or save the model and quantize that file")
+        if model.architecture in tags():
+            self._check_image_model()
+        elif self.search is not None and self.imatrix is not None:
+            raise OptionError("a target does not go with an importance matrix", "a search measures its own")
         idle = self.search is None and all(recipe.default is None for recipe in self.chosen)
         if idle and self.options.formats != Options():
             kept = " and ".join(recipe.name for recipe in self.chosen)
             raise OptionError(f"{kept} keeps every value as it is; options that choose formats have nothing to do")
+
+    def _check_image_model(self) -> None:
+        """Raise OptionError for what runs a model."""
+        problem = "image and video models are not run"
+        if self.gptq is not None:
+            raise OptionError(
+                f"{problem}, so there is no GPTQ for them", "an importance matrix of another program helps"
+            )
+        if self.searched_on is not None and self.searched_on.texts:
+            raise OptionError(f"{problem}: a search measures their weights, on no texts", "leave out `calibrate`")
+        if self.searched_on is not None and self.searched_on.device is not None:
+            raise OptionError(f"{problem}: a search needs no device", "leave out `device`")
 
     def files(self) -> list[Path]:
         """Return the files that it is read from."""
@@ -191,29 +214,51 @@ class _Job:
 
     def searched(self, search: SearchOptions) -> QuantizeReport:
         """Search for a recipe, and write its file and its text."""
-        calibration = self.request.searched_on or self.request.feedback or Calibration()
-        with self._searching(search.target, calibration) as (result, warnings), published_together():
-            report = self.write_files([result.recipe], result.matrix)
+        is_image_model = self.model.architecture in tags()
+        searching = self._searching_weights if is_image_model else self._searching
+        with searching(search.target) as (result, warnings), published_together():
+            matrix = result.matrix if isinstance(result, SearchResult) else self.request.imatrix
+            report = self.write_files([result.recipe], matrix)
             if not self.write.writes_nothing:
                 with atomic_output(recipe_path(self.paths[0]), "w", self.write.overwrite, self.write.reads) as file:
                     file.write(result.text)
         warnings = [*report.warnings, *(each for each in warnings if each not in report.warnings)]
         return replace(report, search=result.as_dict(), warnings=warnings)
 
+    def _before_search(self) -> list[str]:
+        """Check the place of the recipe's text, which is written next to the file. Returns warnings."""
+        write, path = self.write, self.paths[0]
+        refuse_store(path)
+        check_target(recipe_path(path), write.reads, write.overwrite)
+        return [] if write.writes_nothing else unfinished_warnings([path], write.resume, (ENCODED, SEARCHED))
+
+    def _check_space(self, nbytes: int) -> None:
+        path = self.paths[0]
+        if not self.write.writes_nothing:
+            check_space(path, nbytes - stored_bytes(path.with_name(path.name + PARTIAL)))
+
     @contextmanager
-    def _searching(self, target: Target, calibration: Calibration) -> Iterator[tuple[SearchResult, list[str]]]:
+    def _searching_weights(self, target: Target) -> Iterator[tuple[WeightSearchResult, list[str]]]:
+        """Do `_searching` for an image model, by the errors of its weights."""
+        options, warnings = self.request.options, self._before_search()
+        matrix, _ = usable_matrix(self.request.imatrix, options.include_weights, options.exclude_weights)
+        search = weight_search(self.model, target, self._plan, self._is_decided, options.allow_requantize, matrix)
+        self._check_space(search.sizes.total(target))
+        with search.run(target, self.write, None if self.write.writes_nothing else self.paths[0]) as result:
+            yield result, [*warnings, *([result.warning] if result.warning else [])]
+
+    @contextmanager
+    def _searching(self, target: Target) -> Iterator[tuple[SearchResult, list[str]]]:
         """Search for the recipe, after checking all that can be checked before. Yields it, and warnings.
 
         Measurements are kept until the block ends, for a resumed run.
         """
+        calibration = self.request.searched_on or self.request.feedback or Calibration()
         write, path, is_dry = self.write, self.paths[0], self.write.writes_nothing
-        refuse_store(path)  # the recipe's text is written next to it
-        check_target(recipe_path(path), write.reads, write.overwrite)
-        warnings = [] if is_dry else unfinished_warnings([path], write.resume, (ENCODED, SEARCHED))
+        warnings = self._before_search()
         sizes = sizing(self.model, self._plan, self._is_decided, self.request.options.allow_requantize)
         sizes.check_formats(target)
-        if not is_dry:
-            check_space(path, sizes.total(target) - stored_bytes(path.with_name(path.name + PARTIAL)))
+        self._check_space(sizes.total(target))
         with measured(self.model, sizes, calibration, write, None if is_dry else path) as search:
             result = recipe_for(search, sizes, target, self._plan)
             search.kept.drop_tensors()

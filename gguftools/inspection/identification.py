@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from archs.diffusion.layout import published_shape
 from quants import Tensor, format_named
 from quants.arguments import PathLike, thread_count
 from quants.compilation import Codec, compile_codecs
@@ -262,7 +263,8 @@ class _RecipeMatcher:
     """Compares the formats that recipes choose for an original's tensors with those of a file."""
 
     def __init__(self, original: Model, pairs: Pairs) -> None:
-        self.pairs, self.facts = pairs, model_facts(original.metadata)
+        shapes = {name: published_shape(original.metadata, name, each.shape) for name, each in pairs.a.items()}
+        self.pairs, self.facts = pairs, model_facts(original.metadata, shapes)
         # All of the original's tensors: a recipe counts them.
         self.triples = [(name, tensor.shape, tensor.format) for name, tensor in pairs.a.items()]
 

@@ -19,7 +19,7 @@ from runtime.arrays import Doubles
 
 from ..models.contents import streamed_tensors
 from ..models.model import Model, opened
-from ..quantization.imatrix import ImportanceMatrix, importance_for, usable_matrix
+from ..quantization.imatrix import ImportanceMatrix, entry_for, importance_for, usable_matrix
 from ..quantization.planning import without_layers
 from ..quantization.recipes import layer_of
 from ..writing.items import read_rows
@@ -326,9 +326,10 @@ def _grouped(tensors: Iterable[TensorErrors], key: Callable[[TensorErrors], Any]
 
 def _weights(matrix: ImportanceMatrix | None, tensor: Tensor) -> Doubles | None:
     """Return sums of squared inputs, float64 (experts, width): not means, as an expert counts by its use."""
-    if matrix is None or importance_for(matrix, tensor, allow_missing_experts=True) is None:
+    entry = None if matrix is None else entry_for(matrix, tensor.name)
+    if matrix is None or entry is None or importance_for(matrix, tensor, allow_missing_experts=True) is None:
         return None
-    return matrix.entries[tensor.name].sums.reshape(-1, tensor.width).astype(np.float64)
+    return entry.sums.reshape(-1, tensor.width).astype(np.float64)
 
 
 class _Part(NamedTuple):

@@ -15,10 +15,12 @@ from quants.errors import FileError, ModelError
 from ..io.atomic import InputFiles
 from ..io.checkpoint.folder import DIFFUSERS_LAYOUTS, LAYOUTS, weight_files
 from ..io.locks import State
+from ..io.naming import is_remote
 from ..writing.origin import Origin
-from .diffusion_sources import Weights, joined, model_folder, model_folders, open_weights
-from .sources import Parts, of_checkpoint
+from .diffusion_sources import SAFETENSORS, Weights, joined, model_folder, model_folders, open_weights
+from .sources import Parts, of_checkpoint, of_encoders
 
+PROCESSORS = ("processor", "image_processor", "feature_extractor")
 NOT_PARTS = ("safety_checker", "feature_extractor", "scheduler")  # folders that no program reads parts from
 
 
@@ -51,7 +53,12 @@ class Component:
 
 
 def components_of(source: Path) -> list[Component]:
-    """Return the parts of a source, the model first; only headers are read. Raises FileError."""
+    """Return the parts of a source, the model first; only headers are read. Of a URL, the model alone.
+
+    Raises FileError.
+    """
+    if is_remote(source):
+        return [Component(MODEL, "", source)]
     models = model_folders(source) if source.is_dir() else []
     if not models or models[0] == source:
         return _of_checkpoint(source)
@@ -136,15 +143,21 @@ def _t5_without_tokenizer(component: Component, name: str) -> Parts:
     return Parts(with_file_type(metadata, FILE_TYPES[outtype]), tensors, origin)
 
 
-def has_vision(component: Component) -> bool:
-    """Return True for a language model that also reads images, by encoders that get a file of their own."""
+def of_vision(component: Component) -> Parts | None:
+    """Return the parts of the file of a text encoder's encoder of images; None for one that reads only texts.
+
+    Raises FileError, ModelError.
+    """
     from archs.plans.mmproj import encoders_of
 
     if component.part != LANGUAGE_MODEL or component.tokenizer is None or component.weights is None:
-        return False
-    return encoders_of(read_json_object(component.path / "config.json")) is not None and any(
-        "visual." in name or "vision" in name for name in component.weights.tensors
-    )
+        return None
+    known = encoders_of(read_json_object(component.path / "config.json")) is not None
+    if not known or not any("visual." in name or "vision" in name for name in component.weights.tensors):
+        return None
+    folders = [component.path, *(component.path.parent / name for name in PROCESSORS)]
+    processor = next((each for each in folders if (each / "preprocessor_config.json").is_file()), component.path)
+    return of_encoders(component.path, processor)
 
 
 def source_name(path: Path) -> str:
@@ -153,6 +166,8 @@ def source_name(path: Path) -> str:
     from ..quantization.outputs import MODEL_SUFFIX
 
     resolved = path.resolve()
+    if is_remote(path) and resolved.suffix.lower() not in SAFETENSORS:
+        return resolved.name.partition("@")[0]
     if path.is_dir():
         inside = model_folder(path.parent) == path if path.parent != path else False
         return resolved.parent.name if inside else resolved.name
@@ -165,6 +180,10 @@ def chosen(components: Sequence[Component], part: str, source: Path) -> list[Com
     """Return the components that a part names. Raises ModelError if there are none, naming those that there are."""
     if found := [each for each in components if part == "all" or part in _names(each)]:
         return found
+    if is_remote(source):
+        raise FileError(
+            f"the part {part} of {source} is not read over the network", "fetch it, and convert that folder"
+        )
     present = ", ".join(dict.fromkeys(each.part for each in components))
     raise ModelError(f"{source} has no part {part}", f"it has {present}")
 

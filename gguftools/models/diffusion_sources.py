@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archs.metadata import Metadata, ValueType
-from archs.small_files import read_json_object, recorded_reads
+from archs.small_files import read_json_object, record_state, recorded_reads
 from quants import Tensor
 from quants.arguments import PathLike
 from quants.errors import FileError, ModelError
@@ -17,7 +17,8 @@ from quants.errors import FileError, ModelError
 from ..io.checkpoint.folder import DIFFUSERS_LAYOUTS, SHARD, open_torch, weight_files
 from ..io.checkpoint.safetensors import open_safetensors, read_metadata
 from ..io.gguf.shards import shard_paths
-from ..io.naming import few, is_remote
+from ..io.naming import few, is_remote, is_stored_gguf
+from ..io.stores.path import located
 from ..writing.origin import Origin
 from .sources import Parts
 
@@ -41,7 +42,8 @@ FIXED_SHAPES = "fix_5d_tensors_{}.safetensors"  # the tensors that ComfyUI-GGUF'
 class Weights(NamedTuple):
     """Tensors of a source by their names in it, the texts of its safetensors headers, and its files.
 
-    kept: typed keys of a GGUF file that describe the model. notes: what was added, for a warning.
+    kept: typed keys of a GGUF file that describe the model. notes: what was added, for a warning. remote: name and
+    commit, or versions, of a source that is read over the network.
     """
 
     tensors: Mapping[str, Tensor]
@@ -49,6 +51,7 @@ class Weights(NamedTuple):
     files: tuple[Path, ...]
     kept: Metadata = Metadata()
     notes: tuple[str, ...] = ()
+    remote: tuple[str, str] | None = None
 
 
 def is_diffusion(source: PathLike) -> bool:
@@ -57,11 +60,18 @@ def is_diffusion(source: PathLike) -> bool:
     GGUF files are opened as any other: see `is_diffusion_gguf`.
     """
     if is_remote(source):
-        return False
+        return not is_stored_gguf(source) and _is_diffusion_there(source)
     path = Path(source)
     if path.is_file():
         return path.suffix.lower() in (*SAFETENSORS, *PICKLES) or path.name.endswith(INDEX)
     return path.is_dir() and (model_folder(path) is not None or bool(_bare_files(path)))
+
+
+def _is_diffusion_there(source: PathLike) -> bool:
+    """Return the same of a URL; of a folder its files are listed."""
+    from ..io.checkpoint.remote_weights import is_weight_file, weight_names
+
+    return is_weight_file(source) or weight_names(source, MODEL_FOLDERS) is not None
 
 
 def is_diffusion_gguf(source: PathLike) -> bool:
@@ -121,6 +131,8 @@ def _bare_files(folder: Path) -> list[Path]:
 
 def open_weights(path: Path) -> Weights:
     """Open the weights of an image or video model; only headers are read. Raises FileError."""
+    if is_remote(path):
+        return _of_store(path)
     if not path.is_dir():
         return _of_gguf(path) if is_gguf(path) else joined(_whole_set(path))
     if bare := _bare_files(path):
@@ -131,6 +143,19 @@ def open_weights(path: Path) -> Weights:
     if len(folders) > 1:
         raise FileError(f"{path} has two models: {' and '.join(map(str, folders))}", "name the folder of one")
     return open_folder(folders[0])
+
+
+def _of_store(path: Path) -> Weights:
+    """Return the tensors of a URL. Raises FileError."""
+    from ..io.checkpoint.remote_weights import open_remote_weights, weight_names
+
+    found = weight_names(path, MODEL_FOLDERS)
+    if found is None:
+        raise FileError(f"{path} has no image or video model", "name one of its .safetensors files")
+    opened = open_remote_weights(*found)
+    for file, state in opened.states.items():
+        record_state(file, state)
+    return Weights(opened.tensors, opened.header, opened.files, remote=opened.identity)
 
 
 def open_folder(folder: Path) -> Weights:
@@ -196,7 +221,7 @@ def _of_pickle(path: Path) -> Mapping[str, Tensor]:
 
 def _of_gguf(path: Path) -> Weights:
     """Return the tensors of a GGUF file in their published shapes. Raises FileError."""
-    from archs.diffusion.layout import ORIGINAL_SHAPE, published_shape
+    from archs.diffusion.layout import ORIGINAL_SHAPE, published_shape, unfolded
     from archs.transforms import as_float32, reshape
 
     from ..io.gguf.reader import open_gguf
@@ -208,6 +233,8 @@ def _of_gguf(path: Path) -> Weights:
         if shape != tensor.shape:
             whole = not tensor.format.is_quantized or shape[-1] == tensor.shape[-1]
             tensors[name] = reshape(tensor if whole else as_float32(tensor), shape)
+    if "general.architecture" not in file.metadata:
+        tensors = unfolded(tensors)
     kept = Metadata()
     for key in file.metadata:
         structural = key.startswith(("general.", ORIGINAL_SHAPE, "split.", "comfy.gguf."))
@@ -236,7 +263,7 @@ def of_diffusion(
 
     from ..quantization.outtypes import FILE_TYPES, with_file_type
 
-    path = Path(source)
+    path = located(source)
     with recorded_reads() as states:
         weights = open_weights(path)
     tensors, is_copy = weights.tensors, outtype == "AUTO" and is_gguf(path)
@@ -251,13 +278,15 @@ def of_diffusion(
     metadata = planned.metadata.copy()
     for key in weights.kept:
         metadata[key] = weights.kept.value(key)
+    decided = ("diffusion", outtype, reader or "")
     origin = Origin(
         path,
         weights.files,
         states,
-        recorded=(("diffusion", outtype, reader or ""), *((("an adapter",),) if change else ())),
+        recorded=tuple(filter(None, (weights.remote, decided, ("an adapter",) if change else ()))),
         outtype=None if is_copy else planned.outtype,
         candidates=planned.candidates,
+        remote=weights.remote is not None,
         warnings=(*weights.notes, *planned.warnings),
         reopen=None if change else partial(_tensors, path.absolute(), outtype, reader),
     )

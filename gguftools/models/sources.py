@@ -83,9 +83,9 @@ def tensors_of_checkpoint(
     return dict(of_checkpoint(source, pre, target=target, tokenizer=tokenizer).tensors)
 
 
-def tensors_of_encoders(source: str) -> dict[str, Tensor]:
+def tensors_of_encoders(source: str, processor: Path | None = None) -> dict[str, Tensor]:
     """Return the same of a checkpoint's encoders, as `of_encoders` does."""
-    return dict(of_encoders(source).tensors)
+    return dict(of_encoders(source, processor).tensors)
 
 
 class Changes(NamedTuple):
@@ -214,10 +214,11 @@ def _checkpoint(source: PathLike) -> AbstractContextManager[Checkpoint]:
     return nullcontext(open_checkpoint(Path(source)))
 
 
-def of_encoders(source: PathLike) -> Parts:
+def of_encoders(source: PathLike, processor: Path | None = None) -> Parts:
     """Return the parts of the file of a checkpoint's image and audio encoders, written next to its text model's.
 
-    As of `of_checkpoint`, nothing is read but headers. Raises FileError, ModelError.
+    processor: the folder of its preprocessor, if another. As of `of_checkpoint`, nothing is read but headers. Raises
+    FileError, ModelError.
     """
     from archs.encoder import encoder_format
     from archs.plans.mmproj import plan_encoders
@@ -227,7 +228,7 @@ def of_encoders(source: PathLike) -> Parts:
 
     with recorded_reads() as states, _checkpoint(source) as checkpoint:
         checkpoint = _with_folders(checkpoint)
-        planned = plan_encoders(checkpoint.folder, checkpoint.config, checkpoint.tensors)
+        planned = plan_encoders(checkpoint.folder, checkpoint.config, checkpoint.tensors, processor)
     tensors = dict(planned.tensors)
     for name, tensor in planned.tensors.items():
         if {encoder_format(name, tensor.shape, planned.fixed, outtype) for outtype in FILE_TYPES} == {"F32"}:
@@ -241,7 +242,7 @@ def of_encoders(source: PathLike) -> Parts:
         outtype=outtype,
         fixed=planned.fixed,
         remote=bool(checkpoint.remote),
-        reopen=partial(tensors_of_encoders, _named(checkpoint)),
+        reopen=partial(tensors_of_encoders, _named(checkpoint), processor),
     )
     return Parts(with_file_type(planned.metadata, FILE_TYPES[outtype]), tensors, origin)
 

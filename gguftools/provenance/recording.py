@@ -211,7 +211,8 @@ def source_record(
     if model.file is not None:
         paths, source_type = [part.path for part in model.file.parts], "gguf"
     else:
-        paths, source_type = [*model.files, *_small_files(model.path)], "checkpoint"
+        small = _small_files(model.path) if model.origin.candidates is None else []  # image models have none
+        paths, source_type = [*model.files, *small], "checkpoint"
     ranges = [ByteRange(path, 0, size_of(path), path.name) for path in paths]
     hashed = [each for each in ranges if largest is None or each.end <= largest]
     digests = dict(zip((each.path for each in hashed), range_digests(hashed, threads, progress), strict=True))

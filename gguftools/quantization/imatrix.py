@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from archs.diffusion.detection import PREFIXES
 from archs.metadata import Metadata
 from archs.small_files import check_not_pointer, hint_for_missing
 from quants import Tensor, from_array
@@ -344,6 +345,12 @@ def usable_matrix(
     return matrix, check(matrix)
 
 
+def entry_for(matrix: ImportanceMatrix, name: str) -> Entry | None:
+    """Return a weight's entry, None without one. An image model's may have the prefix of its checkpoint's names."""
+    names = (name, *(prefix + name for prefix in PREFIXES))
+    return next((matrix.entries[each] for each in names if each in matrix.entries), None)
+
+
 def importance_for(matrix: ImportanceMatrix, tensor: Tensor, allow_missing_experts: bool = False) -> Floats | None:
     """Return the importance of a tensor's columns, float32 (experts, width); None without an entry.
 
@@ -351,7 +358,7 @@ def importance_for(matrix: ImportanceMatrix, tensor: Tensor, allow_missing_exper
     unless allowed. DEAD_COLUMNS consecutive columns without input, which would be encoded as zeros, get the smallest
     importance of the others. Raises FileError for a size that is not the tensor's, or for too many unseen experts.
     """
-    entry = matrix.entries.get(tensor.name)
+    entry = entry_for(matrix, tensor.name)
     if entry is None:
         return None
     experts = math.prod(tensor.shape[:-2])

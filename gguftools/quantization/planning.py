@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from archs.diffusion.detection import tags
+from archs.diffusion.layout import published_shape
 from archs.metadata import Metadata, Value, ValueType
 from archs.schema import find
 from archs.values import INTEGERS, value_of
@@ -21,7 +22,7 @@ from ..writing.items import Floats, Item
 from ..writing.origin import Origin
 from ..writing.pipeline import FilePlan
 from . import recipes
-from .imatrix import ImportanceMatrix, importance_for
+from .imatrix import ImportanceMatrix, entry_for, importance_for
 from .options import QuantizeOptions, Splitting
 from .recipes import RECIPES, Choice, ModelFacts, Recipe, layer_of, model_facts, visit_order
 
@@ -81,6 +82,7 @@ class Planner:
             else recipes.choose(recipe, triples, self.facts, self.matrix is not None, self.options.formats)
         )
         self._warn_of_idle_options(recipe, choices)
+        self._warn_of_images(recipe, choices)
         items = [Item(tensors[each.name], each.format, self._importance(each)) for each in choices]
         encoded = [choice for choice in choices if choice.format.name != tensors[choice.name].format.name]
         bare = {item.tensor.name for item in items if item.importance is None}
@@ -108,7 +110,8 @@ class Planner:
     @cached_property
     def facts(self) -> ModelFacts:
         """Return the facts of the whole model, pruned layers included, as the reference counts."""
-        return model_facts(_overridden(self.source, self.options.overrides))
+        shapes = {name: published_shape(self.source, name, each.shape) for name, each in self.layers.tensors.items()}
+        return model_facts(_overridden(self.source, self.options.overrides), shapes)
 
     def check_overrides(self) -> None:
         """Raise OptionError for unknown keys (unless new ones are allowed) and for values that they cannot have."""
@@ -128,7 +131,7 @@ class Planner:
         if tensor.name not in self._importances:
             original = tensor.renamed(self.layers.old_names.get(tensor.name, tensor.name))
             self._importances[tensor.name] = importance_for(self.matrix, original, self.options.allow_missing_experts)
-            entry = self.matrix.entries.get(original.name)
+            entry = entry_for(self.matrix, original.name)
             if entry is not None and entry.unseen:
                 unseen = f"{len(entry.unseen)} of {len(entry.counts)} experts saw no input"
                 self.warnings.append(f"{tensor.name}: {unseen}; their columns weigh alike")
@@ -140,12 +143,29 @@ class Planner:
             if pattern not in used:
                 self.warnings.append(f"the rule {pattern}={name} decides nothing in {recipe.name}")
         if "output.weight" not in names:
+            is_image_model = self.facts.image_family is not None
             if options.leave_output:
-                self.warnings.append("there is no output.weight to leave as it is: the token embedding is the head")
-            if options.output_type and options.token_embedding_type:
+                head = "" if is_image_model else ": the token embedding is the head"
+                self.warnings.append(f"there is no output.weight to leave as it is{head}")
+            if options.output_type and (options.token_embedding_type or is_image_model):
                 self.warnings.append("there is no output.weight: its format is not used")
         if options.token_embedding_type and "token_embd.weight" not in names:
             self.warnings.append("there is no token_embd.weight: its format is not used")
+
+    def _warn_of_images(self, recipe: Recipe, choices: Sequence[Choice]) -> None:
+        """Warn of an image model whose names no family has, and of a recipe that has nothing to do in it."""
+        family = self.facts.image_family
+        if family is None or self.only_rules or recipe.default is None:
+            return
+        if not family.name:
+            known = f"no known model with the tag {family.tag!r} has tensors of these names"
+            self._warn_once(f"{known}; its matrices are quantized but for those that such models keep")
+        if recipe.name == "MXFP4_MOE" and not any(choice.format.name == "MXFP4" for choice in choices):
+            self._warn_once("MXFP4_MOE has no experts here to store in MXFP4: its weights are Q8_0")
+
+    def _warn_once(self, warning: str) -> None:
+        if warning not in self.warnings:
+            self.warnings.append(warning)
 
     def _check(self, recipe: Recipe, encoded: Sequence[Choice], needing: Sequence[Choice]) -> None:
         """Refuse to encode again, to fall back, and to go without required importance, unless allowed."""
@@ -169,6 +189,8 @@ class Planner:
         if self.matrix is None:
             source = shlex.quote(str(self.origin.path))
             made = f"`gguftools imatrix {source} --file TEXT --output imatrix.gguf` measures one"
+            if self.facts.image_family is not None:
+                made = "IQ3_S and Q2_K need none; stable-diffusion.cpp measures one while it generates (`--imat-out`)"
             problem = f"{recipe.name} needs an importance matrix: {some} would be {form}"
             self._refuse(problem, f"{made}; then pass it as `imatrix`")
         else:

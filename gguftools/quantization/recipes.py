@@ -2,7 +2,8 @@
 
 The reference (llama.cpp) decides by a tensor's role, which it takes from the name, by the number of earlier tensors of
 that role, and by a few facts about the model. The tables below are these decisions; `choose` applies them. Tensors are
-counted in output order (`visit_order`): those outside layers first, then by layer number, then by name.
+counted in output order (`visit_order`): those outside layers first, then by layer number, then by name. Image and video
+models have decisions of their own (`diffusion_recipes`), and keep the order of their file.
 """
 
 import re
@@ -12,10 +13,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
+from archs.diffusion.spec import DiffusionFamily
 from quants.errors import FormatError, OptionError
 from quants.format import Format, format_named
 from quants.patterns import Pattern, compile_pattern
 from quants.spelling import did_you_mean
+
+from .diffusion_recipes import Chooser as ImageChooser
+from .diffusion_recipes import family_for
 
 Triple = tuple[str, tuple[int, ...], Format]  # a tensor: name, shape rows first, stored format
 Rule = tuple[Pattern, Format]
@@ -97,6 +102,7 @@ class ModelFacts(NamedTuple):
     """Hold the facts about a model that rules use; 0 if its metadata lacks one. Heads are those of layer 0.
 
     looks_up_ngrams: it has a table with rows for several tokens (`per_layer_token_embd.weight` of Qwen4 Exp).
+    image_family: of an image or video model (`diffusion_recipes.family_for`).
     """
 
     architecture: str = ""
@@ -105,6 +111,7 @@ class ModelFacts(NamedTuple):
     head_count_kv: int = 0
     expert_count: int = 0
     looks_up_ngrams: bool = False
+    image_family: DiffusionFamily | None = None
 
     @property
     def query_heads_per_kv_head(self) -> int:
@@ -182,13 +189,18 @@ def recipe_named(name: str) -> Recipe:
     raise OptionError(f"there is no recipe {name!r}", did_you_mean(wanted, RECIPES, known, cutoff=0.5))
 
 
-def model_facts(metadata: Mapping[str, Any]) -> ModelFacts:
-    """Return the facts of a model from its GGUF metadata; missing or odd keys count as 0."""
+def model_facts(metadata: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]] = {}) -> ModelFacts:
+    """Return the facts of a model from its GGUF metadata; missing or odd keys count as 0.
+
+    shapes: of its tensors by name as they were published, which tell relatives among image models apart.
+    """
     architecture = metadata.get("general.architecture", "")
     keys = "block_count", "attention.head_count", "expert_count"
     blocks, heads, experts = (_first_layer(metadata, f"{architecture}.{key}") for key in keys)
     heads_kv = _first_layer(metadata, f"{architecture}.attention.head_count_kv", heads)
-    return ModelFacts(str(architecture), blocks, heads, heads_kv, experts, f"{architecture}.ple.layers" in metadata)
+    looks_up = f"{architecture}.ple.layers" in metadata
+    family = family_for(str(architecture), shapes)
+    return ModelFacts(str(architecture), blocks, heads, heads_kv, experts, looks_up, family)
 
 
 def _first_layer(metadata: Mapping[str, Any], key: str, missing: int = 0) -> int:
@@ -410,6 +422,8 @@ def choose(
     width suits neither the format nor a fallback.
     """
     options = options or Options()
+    if model.image_family is not None:
+        return _choose_for_images(recipe, tensors, model.image_family, options)
     of_output, of_embedding = (
         storable_format(name) if name else None for name in (options.output_type, options.token_embedding_type)
     )
@@ -442,6 +456,32 @@ def choose(
         else:
             wanted = format_named(chooser.inner(name, shape))
         choices.append(_settle(recipe, name, shape, wanted, pattern))
+    return choices
+
+
+def _choose_for_images(
+    recipe: Recipe, tensors: Sequence[Triple], family: DiffusionFamily, options: Options
+) -> list[Choice]:
+    """Choose the formats of an image or video model, in the order of its file. Raises as `choose` does."""
+    if recipe.name in IN_Q8_0:
+        problem = f"{recipe.name} is {IN_Q8_0[recipe.name]} with token embedding and output in Q8_0"
+        raise OptionError(f"{problem}; a model of images has neither", f"name {IN_Q8_0[recipe.name]}")
+    shapes = {name: shape for name, shape, _ in tensors}
+    rules = _compiled((*options.rules, *recipe.rules), list(shapes))
+    if recipe.default is None:
+        return [Choice(name, form, form) for name, _, form in tensors]
+    chooser, default = ImageChooser(family, recipe.name, recipe.default, shapes), format_named(recipe.default)
+    choices = []
+    for name, shape, form in tensors:
+        if form.name in KEPT_FORMATS or not chooser.may_change(name, shape):
+            choices.append(Choice(name, form, form))
+            continue
+        rule = _deciding(rules, name) if default.is_quantized else None
+        of_recipe = format_named(chooser.chosen(name)) if default.is_quantized and not options.pure else default
+        choice = _settle(recipe, name, shape, rule[1] if rule else of_recipe, rule[0].text if rule else None)
+        if choice.fallback and choice.format.name == "F16" and form.name == "BF16":
+            choice = choice._replace(format=form)  # as many bits, with the range that it has
+        choices.append(choice)
     return choices
 
 

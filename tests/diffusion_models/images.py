@@ -465,3 +465,101 @@ HUNYUAN_IMAGE = (
     + GUIDANCE
     + "img_in.proj h,64,1,1 +\ntime_r_in.in_layer h,256 +\ntime_r_in.out_layer h,h +\n"
 )
+PIXART = """
+pos_embed* 1,64,h
+x_embedder.proj h,4,2,2 +
+t_embedder.mlp.0 h,256 +
+t_embedder.mlp.2 h,h +
+t_block.1 6h,h +
+y_embedder.y_embedding* 120,t
+y_embedder.y_proj.fc1 h,t +
+y_embedder.y_proj.fc2 h,h +
+blocks.{0..1}:
+    scale_shift_table* 6,h
+    attn.qkv 3h,h +
+    attn.proj h,h +
+    cross_attn.q_linear h,h +
+    cross_attn.kv_linear 2h,h +
+    cross_attn.proj h,h +
+    mlp.fc1 m,h +
+    mlp.fc2 h,m +
+final_layer.scale_shift_table* 2,h
+final_layer.linear 32,h +
+"""
+JOYIMAGE = """
+img_in h,16,1,2,2 +
+condition_embedder.time_embedder.linear_1 h,256 +
+condition_embedder.time_embedder.linear_2 h,h +
+condition_embedder.time_proj 6h,h +
+condition_embedder.text_embedder.linear_1 h,t +
+condition_embedder.text_embedder.linear_2 h,h +
+double_blocks.{0..1}:
+    {img,txt}_mod.modulate_table* 1,6,h
+    {img,txt}_mlp.net.0.proj m,h +
+    {img,txt}_mlp.net.2 h,m +
+    attn.{img,txt}_attn_qkv 3h,h +
+    attn.{img,txt}_attn_proj h,h +
+    attn.{img,txt}_attn_{q,k}_norm 128
+proj_out 64,h +
+"""
+OMNIGEN_ENDS = """
+image_index_embedding* 5,h
+{x_embedder,ref_image_patch_embedder} h,64 +
+time_caption_embed.timestep_embedder.linear_1 h,256 +
+time_caption_embed.timestep_embedder.linear_2 h,h +
+time_caption_embed.caption_embedder.0 t
+time_caption_embed.caption_embedder.1 h,t +
+norm_out.linear_1 h,h +
+norm_out.linear_2 64,h +
+"""
+OMNIGEN_LAYER = """
+    attn.{to_q,to_out.0} h,h
+    attn.to_{k,v} 64,h
+    attn.norm_{q,k} 64
+    feed_forward.linear_{1,3} m,h
+    feed_forward.linear_2 h,m
+    {norm2,ffn_norm1,ffn_norm2} h
+"""
+OMNIGEN_MODULATED = OMNIGEN_LAYER + "    norm1.linear 4h,h +\n    norm1.norm h\n"
+OMNIGEN_REFINERS = (
+    "{noise_refiner,ref_image_refiner}.0:" + OMNIGEN_MODULATED + "context_refiner.0:" + OMNIGEN_LAYER + "    norm1 h\n"
+)
+OMNIGEN_2 = OMNIGEN_ENDS + OMNIGEN_REFINERS + "layers.{0..3}:" + OMNIGEN_MODULATED
+BOOGU = (
+    OMNIGEN_ENDS
+    + OMNIGEN_REFINERS
+    + "single_stream_layers.{0..1}:"
+    + OMNIGEN_MODULATED
+    + """double_stream_layers.0:
+    img_instruct_attn.processor.{img,instruct}_to_q h,h
+    img_instruct_attn.processor.{img,instruct}_to_{k,v} 64,h
+    img_instruct_attn.{processor.img_out,processor.instruct_out,to_out.0} h,h
+    {img_instruct_attn,img_self_attn}.norm_{q,k} 64
+    img_self_attn.{to_q,to_out.0} h,h
+    img_self_attn.to_{k,v} 64,h
+    {img,instruct}_feed_forward.linear_{1,3} m,h
+    {img,instruct}_feed_forward.linear_2 h,m
+    {img_norm1,img_norm2,img_norm3,instruct_norm1,instruct_norm2}.linear 4h,h +
+    {img_norm1,img_norm2,img_norm3,instruct_norm1,instruct_norm2}.norm h
+    {img_attn_norm,img_self_attn_norm,instruct_attn_norm} h
+    {img,instruct}_ffn_norm{1,2} h
+"""
+)
+SENSENOVA = """
+{vision_model,fm_modules.vision_model_mot_gen}.embeddings.patch_embedding 64,3,16,16 +
+{vision_model,fm_modules.vision_model_mot_gen}.embeddings.dense_embedding h,64,2,2 +
+fm_modules.{timestep,noise_scale}_embedder.mlp.0 h,256 +
+fm_modules.{timestep,noise_scale}_embedder.mlp.2 h,h +
+fm_modules.fm_head.conv1 64,64,3,3 +
+fm_modules.fm_head.conv2 192,16,3,3 +
+language_model.lm_head 320,h
+language_model.model.embed_tokens 320,h
+language_model.model.{norm,norm_mot_gen} h
+language_model.model.layers.{0..1}:
+    self_attn.{q,o}_{proj,proj_mot_gen} h,h
+    self_attn.{k,v}_{proj,proj_mot_gen} 64,h
+    self_attn.{q,k}_norm{,_mot_gen,_hw,_hw_mot_gen} 64
+    {mlp,mlp_mot_gen}.{gate,up}_proj m,h
+    {mlp,mlp_mot_gen}.down_proj h,m
+    {input,post_attention}_layernorm{,_mot_gen} h
+"""

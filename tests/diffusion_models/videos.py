@@ -301,3 +301,29 @@ final_layer.video_out 96,h + F32
 final_layer.audio_out 32,h + F32
 """
 )
+MOCHI = """
+pos_frequencies* 3,4,32
+x_embedder.proj h,12,2,2 +
+t_embedder.mlp.0 h,256 +
+t_embedder.mlp.2 h,h +
+t5_y_embedder.to_kv 2t,t +
+t5_y_embedder.to_q t,t +
+t5_y_embedder.to_out h,t +
+t5_yproj 128,t +
+blocks.{0..1}:
+    mod_x 4h,h +
+    attn.qkv_x 3h,h
+    attn.qkv_y 3h,128
+    attn.{q,k}_norm_{x,y} 64
+    attn.proj_x h,h +
+    mlp_x.w1 2m,h
+    mlp_x.w2 h,m
+blocks.0:
+    mod_y 512,h +
+    attn.proj_y 128,h +
+    mlp_y.w1 m,128
+    mlp_y.w2 128,h
+blocks.1.mod_y 128,h +
+final_layer.mod 2h,h +
+final_layer.linear 48,h +
+"""

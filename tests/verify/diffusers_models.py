@@ -24,7 +24,7 @@ class SmallModel:
     layout: "module.NAME" in archs.diffusion.from_diffusers. converter: diffusers' function from published names. sizes:
     constants in it → what they are in the small model. unread: beginnings of published names as the converter leaves
     them → of diffusers' names. prefix: what the converter expects before names. keeps: it asks for a name that it has
-    removed.
+    removed. without: published names that it expects, though the model lacks them → what it makes of them.
     """
 
     cls: str
@@ -35,6 +35,7 @@ class SmallModel:
     unread: Mapping[str, str] = field(default_factory=dict)
     prefix: str = ""
     keeps: bool = False
+    without: Mapping[str, str] = field(default_factory=dict)
 
 
 FLUX = {
@@ -79,6 +80,16 @@ UNET = {
     "cross_attention_dim": 24,
     "attention_head_dim": 8,
 }
+FOUR_LEVELS = UNET | {
+    "block_out_channels": (16, 32, 32, 32),
+    "down_block_types": (*["CrossAttnDownBlock2D"] * 3, "DownBlock2D"),
+    "up_block_types": ("UpBlock2D", *["CrossAttnUpBlock2D"] * 3),
+}
+POOLED_TEXT = {  # which the converter for Flux.1 expects
+    f"vector_in.{side}_layer.{parameter}": f"time_text_embed.text_embedder.linear_{number}.{parameter}"
+    for number, side in ((1, "in"), (2, "out"))
+    for parameter in ("weight", "bias")
+}
 BYT5 = {  # as the converter for HunyuanVideo leaves them
     "byt5_in.layernorm.": "context_embedder_2.norm.",
     "byt5_in.net.0.proj.": "context_embedder_2.linear_1.",
@@ -99,6 +110,15 @@ SMALL = {
         "convert_flux_transformer_checkpoint_to_diffusers",
         FLUX | {"pooled_projection_dim": 16},
         {3072: 32},
+    ),
+    "longcat-image": SmallModel(
+        "LongCatImageTransformer2DModel",
+        "flux.LONGCAT_IMAGE",
+        "convert_flux_transformer_checkpoint_to_diffusers",
+        FLUX | {"pooled_projection_dim": 16},
+        {3072: 32},
+        unread={"time_text_embed.timestep_embedder.": "time_embed.timestep_embedder."},
+        without=POOLED_TEXT,
     ),
     "chroma": SmallModel(
         "ChromaTransformer2DModel",
@@ -158,19 +178,11 @@ SMALL = {
         },
     ),
     "sd1": SmallModel(
-        "UNet2DConditionModel",
-        "unet.unet",
-        "convert_ldm_unet_checkpoint",
-        UNET
-        | {
-            "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
-            "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),
-        },
-        prefix="model.diffusion_model.",
+        "UNet2DConditionModel", "unet.SD_1", "convert_ldm_unet_checkpoint", FOUR_LEVELS, prefix="model.diffusion_model."
     ),
     "sdxl": SmallModel(
         "UNet2DConditionModel",
-        "unet.unet",
+        "unet.SDXL",
         "convert_ldm_unet_checkpoint",
         UNET
         | {
@@ -183,6 +195,32 @@ SMALL = {
             "addition_time_embed_dim": 8,
             "projection_class_embeddings_input_dim": 80,
             "attention_head_dim": (2, 4, 8),
+        },
+        prefix="model.diffusion_model.",
+    ),
+    "sdxl-refiner": SmallModel(
+        "UNet2DConditionModel",
+        "unet.SDXL_REFINER",
+        "convert_ldm_unet_checkpoint",
+        FOUR_LEVELS
+        | {
+            "down_block_types": ("DownBlock2D", *["CrossAttnDownBlock2D"] * 2, "DownBlock2D"),
+            "up_block_types": ("UpBlock2D", *["CrossAttnUpBlock2D"] * 2, "UpBlock2D"),
+            "addition_embed_type": "text_time",
+            "addition_time_embed_dim": 8,
+            "projection_class_embeddings_input_dim": 80,
+        },
+        prefix="model.diffusion_model.",
+    ),
+    "sd2-unclip": SmallModel(
+        "UNet2DConditionModel",
+        "unet.SD_UNCLIP",
+        "convert_ldm_unet_checkpoint",
+        FOUR_LEVELS
+        | {
+            "class_embed_type": "projection",
+            "projection_class_embeddings_input_dim": 80,
+            "use_linear_projection": True,
         },
         prefix="model.diffusion_model.",
     ),
@@ -399,13 +437,13 @@ SMALL = {
     ),
     "wan-vace": SmallModel(
         "WanVACETransformer3DModel",
-        "wan.WAN",
+        "wan.WAN_VACE",
         "convert_wan_transformer_to_diffusers",
         WAN | {"vace_layers": [0, 1], "vace_in_channels": 24},
     ),
     "wan-animate": SmallModel(
         "WanAnimateTransformer3DModel",
-        "wan.WAN",
+        "wan.WAN_ANIMATE",
         "convert_wan_transformer_to_diffusers",
         WAN_IMAGES
         | {
@@ -565,9 +603,12 @@ def back(model: SmallModel, published: Mapping[str, Any], config: Mapping[str, A
     """Return diffusers' layout of published tensors, by diffusers itself."""
     named = {f"{model.prefix}{name}": tensor for name, tensor in published.items()}
     checkpoint = Kept(named) if model.keeps else named
+    checkpoint |= dict.fromkeys(model.without)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         converted = dict(converter(model)(checkpoint=checkpoint, config=config))
+    for name in model.without.values():
+        del converted[name]
     for ours, theirs in model.unread.items():
         for name in [name for name in converted if name.startswith(ours)]:
             converted[theirs + name.removeprefix(ours)] = converted.pop(name)

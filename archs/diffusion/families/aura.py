@@ -1,5 +1,6 @@
 """AuraFlow. Sources: ComfyUI-GGUF's `convert.py`, ComfyUI's `ldm/aura/mmdit.py`."""
 
+from ..from_diffusers import aura as layouts
 from ..spec import DiffusionFamily
 
 AURA = DiffusionFamily(
@@ -24,4 +25,6 @@ AURA = DiffusionFamily(
         "register_tokens",
     ),
     refused={"sdcpp": "has no code for this model"},
+    from_diffusers=layouts.AURA,
+    diffusers_signatures=layouts.AURA.signatures,
 )

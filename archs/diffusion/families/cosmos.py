@@ -3,6 +3,7 @@
 Sources: ComfyUI-GGUF's `convert.py`, ComfyUI's `ldm/cosmos`, stable-diffusion.cpp's `anima.hpp`, Anima's names.
 """
 
+from ..from_diffusers import cosmos as layouts
 from ..spec import DiffusionFamily
 
 ADAPTER = "llm_adapter.blocks.0.cross_attn.q_proj.weight"
@@ -31,17 +32,21 @@ COSMOS_1 = DiffusionFamily(
     float32=("pos_embedder",),
     ignored=UNUSED,
     refused={"sdcpp": "has no code for this model"},
+    from_diffusers=layouts.COSMOS_1,
+    diffusers_signatures=layouts.COSMOS_1.signatures,
 )
 COSMOS_PREDICT_2 = DiffusionFamily(
     name="cosmos_predict2",
     title="Cosmos Predict2",
     tag="cosmos",
     signatures=(PREDICT_2,),
-    absent=(ADAPTER,),
+    absent=(ADAPTER, *layouts.COSMOS.absent),
     kept=KEPT,
     float32=("pos_embedder",),
     ignored=UNUSED,
     refused={"sdcpp": "reads of this kind only Anima"},
+    from_diffusers=layouts.COSMOS,
+    diffusers_signatures=layouts.COSMOS.signatures,
 )
 ANIMA = DiffusionFamily(
     name="anima",

@@ -36,6 +36,8 @@ LONGCAT_IMAGE = DiffusionFamily(
     absent=(*RELATIVES, POOLED_TEXT),
     shapes={"txt_in.weight": (None, 3584)},
     kept=INPUTS,
+    from_diffusers=layouts.LONGCAT_IMAGE,
+    diffusers_signatures=layouts.LONGCAT_IMAGE.signatures,
 )
 OVIS_IMAGE = DiffusionFamily(
     name="ovis_image",
@@ -43,6 +45,8 @@ OVIS_IMAGE = DiffusionFamily(
     tag="flux",
     signatures=((*BLOCKS, "img_in.weight", GATED_MLP, OUTPUT),),
     kept=INPUTS,
+    from_diffusers=layouts.OVIS_IMAGE,
+    diffusers_signatures=layouts.OVIS_IMAGE.signatures,
 )
 CHROMA_1 = DiffusionFamily(
     name="chroma",

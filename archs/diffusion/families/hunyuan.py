@@ -6,6 +6,7 @@ own files of 1.5 have `img_attn_q`, `_k` and `_v`, which no reader joins.
 Sources: ComfyUI-GGUF's `convert.py`, ComfyUI's `supported_models.py`, stable-diffusion.cpp's `hunyuan.hpp`.
 """
 
+from ..from_diffusers import hunyuan as layouts
 from ..spec import DiffusionFamily
 
 ENDS = ("img_in.proj.weight", "txt_in.input_embedder.weight", "final_layer.linear.weight")
@@ -26,6 +27,8 @@ HUNYUAN_VIDEO = DiffusionFamily(
     signatures=tuple((*names, "single_blocks.0.linear1.weight", "vector_in.in_layer.weight") for names in NAMES),
     absent=(GLYPHS, CONDITIONS, SPLIT),
     kept=KEPT,
+    from_diffusers=layouts.HUNYUAN_VIDEO,
+    diffusers_signatures=layouts.HUNYUAN_VIDEO.signatures,
 )
 HUNYUAN_VIDEO_1_5 = DiffusionFamily(
     name="hyvid15",
@@ -34,6 +37,8 @@ HUNYUAN_VIDEO_1_5 = DiffusionFamily(
     signatures=tuple((*names, CONDITIONS) for names in NAMES),
     absent=(SPLIT,),
     kept=KEPT,
+    from_diffusers=layouts.HUNYUAN_VIDEO_15,
+    diffusers_signatures=layouts.HUNYUAN_VIDEO_15.signatures,
 )
 HUNYUAN_IMAGE = DiffusionFamily(
     name="hunyuan_image",
@@ -42,4 +47,6 @@ HUNYUAN_IMAGE = DiffusionFamily(
     signatures=tuple((*names, GLYPHS) for names in NAMES),
     absent=(CONDITIONS, SPLIT),
     kept=KEPT,
+    from_diffusers=layouts.HUNYUAN_IMAGE,
+    diffusers_signatures=layouts.HUNYUAN_IMAGE.signatures,
 )

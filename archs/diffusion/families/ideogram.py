@@ -1,5 +1,6 @@
 """Ideogram 4. Sources: ComfyUI's `model_detection.py`, stable-diffusion.cpp's `ideogram4.hpp`."""
 
+from ..from_diffusers import ideogram as layouts
 from ..spec import DiffusionFamily
 
 IDEOGRAM_4 = DiffusionFamily(
@@ -15,4 +16,6 @@ IDEOGRAM_4 = DiffusionFamily(
         ),
     ),
     kept=("adaln_modulation.", "adaln_proj.", "input_proj.", "embed_image_indicator.", "t_embedding.", "final_layer."),
+    from_diffusers=layouts.IDEOGRAM_4,
+    diffusers_signatures=layouts.IDEOGRAM_4.signatures,
 )

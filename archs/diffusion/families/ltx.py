@@ -3,6 +3,7 @@
 Sources: ComfyUI-GGUF's `convert.py`, ComfyUI's `ldm/lightricks`, stable-diffusion.cpp's `ltxv.hpp`.
 """
 
+from ..from_diffusers import ltx as layouts
 from ..spec import DiffusionFamily
 
 SOUND = "audio_adaln_single.linear.weight"
@@ -21,9 +22,11 @@ LTX_VIDEO = DiffusionFamily(
     title="LTX-Video",
     tag="ltxv",
     signatures=((*NAMES, "caption_projection.linear_2.weight"),),
-    absent=(SOUND,),
+    absent=(SOUND, *layouts.LTXV.absent),
     kept=KEPT,
     float32=FLOAT_32,
+    from_diffusers=layouts.LTXV,
+    diffusers_signatures=layouts.LTXV.signatures,
 )
 LTX_2 = DiffusionFamily(
     name="ltx2",
@@ -32,4 +35,6 @@ LTX_2 = DiffusionFamily(
     signatures=((*NAMES, SOUND, "audio_patchify_proj.weight", "transformer_blocks.0.audio_attn1.to_q.weight"),),
     kept=KEPT,
     float32=FLOAT_32,
+    from_diffusers=layouts.LTX_2,
+    diffusers_signatures=layouts.LTX_2.signatures,
 )

@@ -3,6 +3,7 @@
 Sources: ComfyUI-GGUF's `convert.py`, ComfyUI's `ldm/lumina`, stable-diffusion.cpp's `z_image.hpp`, lists of names.
 """
 
+from ..from_diffusers import lumina as layouts
 from ..spec import DiffusionFamily
 
 NAMES = (
@@ -26,6 +27,8 @@ LUMINA_2 = DiffusionFamily(
     kept=KEPT,
     ignored=UNUSED,
     refused={"sdcpp": "reads of this kind only Z-Image"},
+    from_diffusers=layouts.LUMINA_2,
+    diffusers_signatures=layouts.LUMINA_2.signatures,
 )
 Z_IMAGE = DiffusionFamily(
     name="z_image",
@@ -36,6 +39,8 @@ Z_IMAGE = DiffusionFamily(
     kept=(*KEPT, "siglip_embedder.", "siglip_refiner."),
     float32=(PADDING, "cap_pad_token"),
     ignored=UNUSED,
+    from_diffusers=layouts.Z_IMAGE,
+    diffusers_signatures=layouts.Z_IMAGE.signatures,
 )
 NEWBIE = DiffusionFamily(
     name="newbie",

@@ -1,5 +1,6 @@
 """MiniMax H3, a video model with sound. Sources: ComfyUI's `model_detection.py`, stable-diffusion.cpp's code."""
 
+from ..from_diffusers import minimax as layouts
 from ..spec import DiffusionFamily
 
 MINIMAX_H3 = DiffusionFamily(
@@ -31,4 +32,6 @@ MINIMAX_H3 = DiffusionFamily(
         "adaln_t_table",
         "rope.inv_freq",
     ),  # as published
+    from_diffusers=layouts.MINIMAX_H3,
+    diffusers_signatures=layouts.MINIMAX_H3.signatures,
 )

@@ -5,6 +5,7 @@ Qwen-Image's names are those of diffusers, among them one that ComfyUI-GGUF take
 Sources: ComfyUI's `model_detection.py`, stable-diffusion.cpp's `qwen_image.hpp` and `lens.hpp`, lists of names.
 """
 
+from ..from_diffusers import qwen as layouts
 from ..spec import DiffusionFamily
 
 TIME = "time_text_embed.timestep_embedder.linear_2.weight"
@@ -37,11 +38,12 @@ QWEN_IMAGE_2_1 = DiffusionFamily(
     name="qwen_image21",
     title="Qwen-Image 2.1",
     tag="qwen_image",  # borrowed
-    signatures=tuple(
-        (*ENDS, "txt_in.text_norm.weight", "modulation.1.weight", f"transformer_blocks.0.img_mlp.{name}.weight")
-        for name in ("gate_up", "proj")
+    signatures=(
+        (*ENDS, "txt_in.text_norm.weight", "modulation.1.weight", "transformer_blocks.0.img_mlp.gate_up.weight"),
     ),
     kept=(*KEPT, "modulation."),
+    from_diffusers=layouts.QWEN_IMAGE_21,
+    diffusers_signatures=layouts.QWEN_IMAGE_21.signatures,
 )
 LENS = DiffusionFamily(
     name="lens",

@@ -3,6 +3,7 @@
 Sources: ComfyUI-GGUF's `convert.py`, ComfyUI's `model_detection.py`, stable-diffusion.cpp's `mmdit.hpp`.
 """
 
+from ..from_diffusers import sd3 as layouts
 from ..spec import DiffusionFamily
 
 SD_3 = DiffusionFamily(
@@ -19,4 +20,6 @@ SD_3 = DiffusionFamily(
         ),
     ),
     kept=("final_layer.", "context_embedder.", "t_embedder.", "y_embedder.", "x_embedder.", "pos_embed"),
+    from_diffusers=layouts.SD3,
+    diffusers_signatures=layouts.SD3.signatures,
 )

@@ -4,6 +4,7 @@ Sources: ComfyUI-GGUF's `convert.py`, ComfyUI's `model_detection.py`, stable-dif
 names of published checkpoints. Convolutions stay F16: ComfyUI-GGUF alone reads them in rows of 256.
 """
 
+from ..from_diffusers import unet as layouts
 from ..spec import DiffusionFamily
 
 ENDS = ("input_blocks.0.0.weight", "out.2.weight", "time_embed.2.weight")
@@ -32,18 +33,22 @@ SD_1 = DiffusionFamily(
     title="Stable Diffusion 1 and 2",
     tag="sd1",
     signatures=((*ENDS, *FOUR_LEVELS),),
-    absent=(CLASSES, CLASSES_2, VIDEO),
+    absent=(CLASSES, CLASSES_2, VIDEO, *layouts.SD_1.absent),
     kept=KEPT,
     rearranged=True,
+    from_diffusers=layouts.SD_1,
+    diffusers_signatures=layouts.SD_1.signatures,
 )
 SDXL = DiffusionFamily(
     name="sdxl",
     title="SDXL",
     tag="sdxl",
     signatures=((*ENDS, CLASSES, *THREE_LEVELS),),
-    absent=(FOURTH_LEVEL, VIDEO),
+    absent=(FOURTH_LEVEL, VIDEO, *layouts.SDXL.absent),
     kept=KEPT,
     rearranged=True,
+    from_diffusers=layouts.SDXL,
+    diffusers_signatures=layouts.SDXL.signatures,
 )
 SDXL_REFINER = DiffusionFamily(
     name="sdxl_refiner",
@@ -54,6 +59,8 @@ SDXL_REFINER = DiffusionFamily(
     shapes={CLASSES: (None, 2560)},
     kept=KEPT,
     rearranged=True,
+    from_diffusers=layouts.SDXL_REFINER,
+    diffusers_signatures=layouts.SDXL_REFINER.signatures,
 )
 SD_UNCLIP = DiffusionFamily(
     name="sd_unclip",
@@ -64,4 +71,6 @@ SD_UNCLIP = DiffusionFamily(
     shapes={CLASSES: (None, 2048)},
     kept=KEPT,
     rearranged=True,
+    from_diffusers=layouts.SD_UNCLIP,
+    diffusers_signatures=layouts.SD_UNCLIP.signatures,
 )

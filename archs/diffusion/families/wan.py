@@ -6,6 +6,7 @@ Sources: ComfyUI's `model_detection.py` and `ldm/wan`, stable-diffusion.cpp's `w
 from dataclasses import replace
 
 from ..from_diffusers import wan as layouts
+from ..from_diffusers.rules import DiffusersLayout
 from ..spec import DiffusionFamily
 
 CONTROL = "vace_patch_embedding.weight"
@@ -29,7 +30,7 @@ WAN = DiffusionFamily(
     title="Wan",
     tag="wan",
     signatures=(NAMES,),
-    absent=RELATIVES,
+    absent=(*RELATIVES, *layouts.WAN.absent),
     kept=("patch_embedding", "text_embedding.", "time_embedding.", "time_projection.", "img_emb.", "head."),
     float32=(".modulation", "img_emb.emb_pos"),
     from_diffusers=layouts.WAN,
@@ -37,7 +38,9 @@ WAN = DiffusionFamily(
 )
 
 
-def _with(name: str, title: str, own: tuple[str, ...], kept: tuple[str, ...] = ()) -> DiffusionFamily:
+def _with(
+    name: str, title: str, own: tuple[str, ...], kept: tuple[str, ...] = (), layout: DiffusersLayout | None = None
+) -> DiffusionFamily:
     """Return a variant of Wan with tensors of its own, any of which tells it."""
     return replace(
         WAN,
@@ -46,15 +49,16 @@ def _with(name: str, title: str, own: tuple[str, ...], kept: tuple[str, ...] = (
         signatures=tuple((*NAMES, each) for each in own),
         absent=tuple(each for each in RELATIVES if each not in own),
         kept=(*WAN.kept, *kept),
-        diffusers_signatures=(),
+        from_diffusers=layout,
+        diffusers_signatures=layout.signatures if layout else (),
     )
 
 
-WAN_VACE = _with("wan_vace", "Wan VACE", (CONTROL,))
+WAN_VACE = _with("wan_vace", "Wan VACE", (CONTROL,), layout=layouts.WAN_VACE)
 WAN_CONTROL = _with("wan_control", "Wan Fun (camera, control)", (CAMERA, REFERENCE), ("control_adapter.", "ref_conv."))
 WAN_S2V = _with(
     "wan_s2v", "Wan S2V", (SPEECH,), ("casual_audio_encoder.", "cond_encoder.", "frame_packer.", "trainable_cond_mask.")
 )
-WAN_ANIMATE = _with("wan_animate", "Wan Animate", (MOTION,), ("motion_encoder.", "face_encoder."))
+WAN_ANIMATE = _with("wan_animate", "Wan Animate", (MOTION,), ("motion_encoder.", "face_encoder."), layouts.WAN_ANIMATE)
 WAN_HUMO = _with("wan_humo", "HuMo (Wan)", (VOICE,), ("audio_proj.",))
 WAN_SCAIL = _with("wan_scail", "SCAIL (Wan)", (POSE,))

@@ -1,6 +1,6 @@
-"""Flux.1, Chroma, Flux.2 and their relatives."""
+"""Flux.1, LongCat-Image, Ovis-Image, Chroma and Flux.2."""
 
-from .rules import DiffusersLayout, joined, modules, parameters, same, swapped
+from .rules import DiffusersLayout, halves, joined, modules, parameters, same, swapped
 
 DOUBLE = "double_blocks.{i}.", "transformer_blocks.{i}."
 SINGLE = "single_blocks.{i}.", "single_transformer_blocks.{i}."
@@ -28,8 +28,10 @@ ATTENTION = (
     *parameters({"norm.query_norm.scale": "attn.norm_q.weight", "norm.key_norm.scale": "attn.norm_k.weight"}, *SINGLE),
     *modules({"img_in": "x_embedder", "txt_in": "context_embedder", "final_layer.linear": "proj_out"}),
 )
-BLOCKS = (  # of Flux.1 and Chroma
+SINGLE_BLOCKS = modules({"linear1": joined(*OWN, "proj_mlp"), "linear2": "proj_out"}, *SINGLE)
+BLOCKS = (  # of Flux.1, LongCat-Image and Chroma
     *ATTENTION,
+    *SINGLE_BLOCKS,
     *modules(
         {
             "img_mlp.0": "ff.net.0.proj",
@@ -39,13 +41,16 @@ BLOCKS = (  # of Flux.1 and Chroma
         },
         *DOUBLE,
     ),
-    *modules({"linear1": joined(*OWN, "proj_mlp"), "linear2": "proj_out"}, *SINGLE),
+)
+MODULATION = (
+    *modules({"img_mod.lin": "norm1.linear", "txt_mod.lin": "norm1_context.linear"}, *DOUBLE),
+    *modules({"modulation.lin": "norm.linear"}, *SINGLE),
+    *modules({"final_layer.adaLN_modulation.1": swapped("norm_out.linear")}),
 )
 FLUX = DiffusersLayout(
     rules=(
         *BLOCKS,
-        *modules({"img_mod.lin": "norm1.linear", "txt_mod.lin": "norm1_context.linear"}, *DOUBLE),
-        *modules({"modulation.lin": "norm.linear"}, *SINGLE),
+        *MODULATION,
         *modules(
             {
                 "time_in.in_layer": "time_text_embed.timestep_embedder.linear_1",
@@ -54,7 +59,6 @@ FLUX = DiffusersLayout(
                 "vector_in.out_layer": "time_text_embed.text_embedder.linear_2",
                 "guidance_in.in_layer": "time_text_embed.guidance_embedder.linear_1",
                 "guidance_in.out_layer": "time_text_embed.guidance_embedder.linear_2",
-                "final_layer.adaLN_modulation.1": swapped("norm_out.linear"),
             }
         ),
     ),
@@ -64,6 +68,51 @@ FLUX = DiffusersLayout(
             "time_text_embed.timestep_embedder.linear_1.weight",
             "transformer_blocks.0.norm1_context.linear.weight",
             "single_transformer_blocks.0.norm.linear.weight",
+            "single_transformer_blocks.0.proj_mlp.weight",
+        ),
+    ),
+)
+LONGCAT_IMAGE = DiffusersLayout(
+    rules=(
+        *BLOCKS,
+        *MODULATION,
+        *modules(
+            {
+                "time_in.in_layer": "time_embed.timestep_embedder.linear_1",
+                "time_in.out_layer": "time_embed.timestep_embedder.linear_2",
+            }
+        ),
+    ),
+    signatures=(
+        (
+            "context_embedder.weight",
+            "time_embed.timestep_embedder.linear_1.weight",
+            "transformer_blocks.0.norm1_context.linear.weight",
+            "single_transformer_blocks.0.proj_mlp.weight",
+        ),
+    ),
+)
+OVIS_IMAGE = DiffusersLayout(
+    rules=(
+        *ATTENTION,
+        *SINGLE_BLOCKS,
+        *MODULATION,
+        *modules(
+            {
+                **halves("img_mlp.up_proj", "img_mlp.gate_proj", "ff.net.0.proj"),
+                "img_mlp.down_proj": "ff.net.2",
+                **halves("txt_mlp.up_proj", "txt_mlp.gate_proj", "ff_context.net.0.proj"),
+                "txt_mlp.down_proj": "ff_context.net.2",
+            },
+            *DOUBLE,
+        ),
+        *modules({"time_in.in_layer": "timestep_embedder.linear_1", "time_in.out_layer": "timestep_embedder.linear_2"}),
+        *parameters({"txt_norm.scale": "context_embedder_norm.weight"}),
+    ),
+    signatures=(
+        (
+            "context_embedder_norm.weight",
+            "timestep_embedder.linear_1.weight",
             "single_transformer_blocks.0.proj_mlp.weight",
         ),
     ),

@@ -27,10 +27,14 @@ LAST = "{last}"
 
 
 class Made(NamedTuple):
-    """The names of parts in diffusers' layout, and what a published tensor is made of them by."""
+    """The names of parts in diffusers' layout, and what a published tensor is made of them by.
+
+    shared: other published tensors are made of the same part, and their rules follow.
+    """
 
     sources: tuple[str, ...]
     change: Change
+    shared: bool = False
 
 
 Source = str | tuple[str, ...] | Made  # one tensor; equal parts that are joined; or parts with another change
@@ -46,17 +50,20 @@ class Rule(NamedTuple):
     target: str
     sources: tuple[str, ...]
     change: Change
+    shared: bool = False
 
 
 @dataclass(frozen=True)
 class DiffusersLayout:
     """A family's layout in diffusers.
 
-    rules: the first that fits a tensor counts. signatures: sets of names in diffusers' layout; a model has all names of
-    one set, and no model of another family has, but for relatives with more tensors. absent: names of those.
+    rules: the first that fits a tensor counts, and if its part is shared, all that share it. A function of the tensors
+        where published numbers of blocks depend on how many there are.
+    signatures: sets of names in diffusers' layout; a model has all names of one set, and no model of another family
+        has, but for relatives with more tensors. absent: names of those.
     """
 
-    rules: tuple[Rule, ...]
+    rules: tuple[Rule, ...] | Callable[[Tensors], tuple[Rule, ...]]
     signatures: tuple[tuple[str, ...], ...]
     absent: tuple[str, ...] = ()
 
@@ -66,11 +73,14 @@ class DiffusersLayout:
         Raises ModelError for a tensor without a rule, for a published tensor that lacks a part, and for shapes that do
         not fit.
         """
+        if callable(self.rules):
+            rules = self.rules(tensors)
+            return published(tensors, rules, places(rules))
         return published(tensors, self.rules, self._places)
 
     @cached_property
     def _places(self) -> "Places":
-        return places(self.rules)
+        return {} if callable(self.rules) else places(self.rules)
 
 
 def modules(entries: Mapping[str, Source], to: str = "", of: str = "") -> tuple[Rule, ...]:
@@ -79,7 +89,7 @@ def modules(entries: Mapping[str, Source], to: str = "", of: str = "") -> tuple[
     to, of: what stands before the published names and before those of diffusers, such as a block.
     """
     return tuple(
-        Rule(f"{to}{target}.{{p}}", tuple(f"{of}{name}.{{p}}" for name in made.sources), made.change)
+        Rule(f"{to}{target}.{{p}}", tuple(f"{of}{name}.{{p}}" for name in made.sources), made.change, made.shared)
         for target, made in _made(entries)
     )
 
@@ -87,7 +97,7 @@ def modules(entries: Mapping[str, Source], to: str = "", of: str = "") -> tuple[
 def parameters(entries: Mapping[str, Source], to: str = "", of: str = "") -> tuple[Rule, ...]:
     """Return rules of single tensors, as `modules` has them of modules."""
     return tuple(
-        Rule(f"{to}{target}", tuple(f"{of}{name}" for name in made.sources), made.change)
+        Rule(f"{to}{target}", tuple(f"{of}{name}" for name in made.sources), made.change, made.shared)
         for target, made in _made(entries)
     )
 
@@ -113,6 +123,14 @@ def joined(*names: str) -> Made:
 def swapped(name: str) -> Made:
     """Return a tensor whose halves are exchanged: diffusers reads scale before shift, published models the reverse."""
     return Made((name,), _swapped)
+
+
+def halves(first: str, second: str, name: str) -> dict[str, Source]:
+    """Return entries of the two published tensors that the halves of a tensor are."""
+    return {
+        first: Made((name,), lambda parts, target: _half(parts[0], 0), shared=True),
+        second: Made((name,), lambda parts, target: _half(parts[0], 1), shared=True),
+    }
 
 
 def flat(name: str) -> Made:
@@ -153,11 +171,19 @@ def _equal_parts(parts: Sequence[Tensor], target: str) -> Tensor:
 
 
 def _swapped(parts: Sequence[Tensor], target: str) -> Tensor:
-    (tensor,) = parts
+    return _rows(parts[0], (1, 0))
+
+
+def _half(tensor: Tensor, number: int) -> Tensor:
+    return _rows(tensor, (number,))
+
+
+def _rows(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
+    """Return halves of a tensor's rows in this order. Raises ModelError for an odd number of rows."""
     if not tensor.shape or tensor.shape[0] % 2:
         raise ModelError(f"{tensor.where} has the shape {list(tensor.shape)}; two halves were expected")
-    half = tensor.shape[0] // 2
-    return take(tensor, np.roll(np.arange(2 * half), half))
+    rows = np.arange(tensor.shape[0]).reshape(2, -1)
+    return take(tensor, rows[list(order)].reshape(-1))
 
 
 class Place(NamedTuple):
@@ -195,17 +221,16 @@ def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-def published(tensors: Tensors, rules: Sequence[Rule], where: Places | None = None) -> dict[str, Tensor]:
+def published(tensors: Tensors, rules: Sequence[Rule], where: Places) -> dict[str, Tensor]:
     """Return the published tensors that rules make of those in diffusers' layout; see `DiffusersLayout`."""
-    where = places(rules) if where is None else where
     last = _last_blocks(tensors, rules)
     groups: dict[tuple[int, str], dict[int, Tensor]] = {}  # rule, target → parts
     fields: dict[tuple[int, str], Mapping[str, str]] = {}
     for name, tensor in tensors.items():
-        place, values = _place_of(name, rules, where, last)
-        target = _filled(rules[place.rule].target, values)
-        groups.setdefault((place.rule, target), {})[place.part] = tensor
-        fields[place.rule, target] = values
+        for place, values in _places_of(name, rules, where, last):
+            target = _filled(rules[place.rule].target, values)
+            groups.setdefault((place.rule, target), {})[place.part] = tensor
+            fields[place.rule, target] = values
     result: dict[str, Tensor] = {}
     for (number, target), parts in groups.items():
         rule = rules[number]
@@ -220,17 +245,22 @@ def published(tensors: Tensors, rules: Sequence[Rule], where: Places | None = No
     return result
 
 
-def _place_of(
+def _places_of(
     name: str, rules: Sequence[Rule], where: Places, last: Mapping[str, str]
-) -> tuple[Place, Mapping[str, str]]:
+) -> list[tuple[Place, Mapping[str, str]]]:
     """Return where a tensor belongs, and the values of its name's fields. Raises ModelError if no rule has it."""
+    found: list[tuple[Place, Mapping[str, str]]] = []
     for place in where.get(_key(name), ()):
         source = rules[place.rule].sources[place.part]
         number = last.get(source.partition(LAST)[0], "") if place.pattern is None else ""
         pattern = place.pattern or _pattern(source.replace(LAST, number))
-        if match := pattern.fullmatch(name):
-            return place, {**match.groupdict(), "last": number}
-    raise ModelError(f"no published name is known for the tensor {name!r} of a model in diffusers' layout")
+        if (not found or rules[place.rule].shared) and (match := pattern.fullmatch(name)):
+            found.append((place, {**match.groupdict(), "last": number}))
+            if not rules[place.rule].shared:
+                break
+    if not found:
+        raise ModelError(f"no published name is known for the tensor {name!r} of a model in diffusers' layout")
+    return found
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:

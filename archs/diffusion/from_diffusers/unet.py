@@ -12,24 +12,24 @@ from quants import Tensor, from_array
 from quants.errors import ModelError
 
 from ...spec import Tensors
-from .rules import Rule, modules, parameters, published, same
+from .rules import DiffusersLayout, Rule, modules, parameters, same
 
-COMMON = ("time_embedding.linear_1.weight", "mid_block.resnets.0.conv1.weight", "up_blocks.0.resnets.0.conv1.weight")
-SD1_SIGNATURES = ((*COMMON, "down_blocks.0.attentions.0.proj_in.weight"),)
-SDXL_SIGNATURES = ((*COMMON, "add_embedding.linear_1.weight"),)
 EMPTY = from_array("empty", np.zeros(0, np.float32))  # in place of tensors whose names alone count
 RESNETS = re.compile(r"(down|up)_blocks\.([0-9]{1,3})\.resnets\.([0-9]{1,3})\.")
 TOP = modules(
     {
         "time_embed.0": "time_embedding.linear_1",
         "time_embed.2": "time_embedding.linear_2",
-        "label_emb.0.0": "add_embedding.linear_1",
-        "label_emb.0.2": "add_embedding.linear_2",
         "input_blocks.0.0": "conv_in",
         "out.0": "conv_norm_out",
         "out.2": "conv_out",
     }
-) + parameters({"label_emb.weight": "class_embedding.weight"})
+)
+CLASSES = (  # of which a model has one at the most
+    *modules({"label_emb.0.0": "add_embedding.linear_1", "label_emb.0.2": "add_embedding.linear_2"}),
+    *modules({"label_emb.0.0": "class_embedding.linear_1", "label_emb.0.2": "class_embedding.linear_2"}),
+    *parameters({"label_emb.weight": "class_embedding.weight"}),
+)
 RESNET = {
     "in_layers.0": "norm1",
     "in_layers.2": "conv1",
@@ -44,12 +44,9 @@ TRANSFORMER = same(
 )
 
 
-def unet(tensors: Tensors) -> Tensors:
-    """Return the published tensors of a U-Net in diffusers' layout.
-
-    Raises ModelError for a tensor without a published name and for layers with gaps between them.
-    """
-    return published(tensors, (*TOP, *_down(tensors), *_middle(), *_up(tensors)))
+def rules(tensors: Tensors) -> tuple[Rule, ...]:
+    """Return the rules for a U-Net with these tensors. Raises ModelError for layers with gaps between them."""
+    return (*TOP, *CLASSES, *_down(tensors), *_middle(), *_up(tensors))
 
 
 def _down(tensors: Tensors) -> Iterator[Rule]:
@@ -134,4 +131,13 @@ def rules_of_published(names: Iterable[str]) -> tuple[Rule, ...]:
         layer += 1
         if any(f"output_blocks.{number}.{place}.conv.weight" in present for place in (1, 2)):
             block, layer = block + 1, 0
-    return (*TOP, *_down(standins), *_middle(), *_up(standins))
+    return rules(standins)
+
+
+COMMON = ("time_embedding.linear_1.weight", "mid_block.resnets.0.conv1.weight", "up_blocks.0.resnets.0.conv1.weight")
+SIZES, IMAGES = "add_embedding.linear_1.weight", "class_embedding.linear_1.weight"  # conditions other than the text
+FOURTH_LEVEL = "down_blocks.3.resnets.0.conv1.weight"
+SD_1 = DiffusersLayout(rules, ((*COMMON, FOURTH_LEVEL),), absent=(SIZES, IMAGES))
+SDXL = DiffusersLayout(rules, ((*COMMON, SIZES),), absent=(FOURTH_LEVEL,))
+SDXL_REFINER = DiffusersLayout(rules, ((*COMMON, SIZES, FOURTH_LEVEL),))
+SD_UNCLIP = DiffusersLayout(rules, ((*COMMON, IMAGES, FOURTH_LEVEL),))

@@ -75,30 +75,32 @@ MOTION = (
         )
     ),
 )
-WAN = DiffusersLayout(
-    rules=(
-        *block("blocks"),
-        *block("vace_blocks"),
-        *modules(
-            {
-                **same("patch_embedding", "vace_patch_embedding", "pose_patch_embedding"),
-                "time_embedding.0": "condition_embedder.time_embedder.linear_1",
-                "time_embedding.2": "condition_embedder.time_embedder.linear_2",
-                "time_projection.1": "condition_embedder.time_proj",
-                "text_embedding.0": "condition_embedder.text_embedder.linear_1",
-                "text_embedding.2": "condition_embedder.text_embedder.linear_2",
-                "img_emb.proj.0": "condition_embedder.image_embedder.norm1",
-                "img_emb.proj.1": "condition_embedder.image_embedder.ff.net.0.proj",
-                "img_emb.proj.3": "condition_embedder.image_embedder.ff.net.2",
-                "img_emb.proj.4": "condition_embedder.image_embedder.norm2",
-                "head.head": "proj_out",
-            }
-        ),
-        *parameters(
-            {"head.modulation": "scale_shift_table", "img_emb.emb_pos": "condition_embedder.image_embedder.pos_embed"}
-        ),
-        *FACES,
-        *MOTION,
+RULES = (
+    *block("blocks"),
+    *block("vace_blocks"),
+    *modules(
+        {
+            **same("patch_embedding", "vace_patch_embedding", "pose_patch_embedding"),
+            "time_embedding.0": "condition_embedder.time_embedder.linear_1",
+            "time_embedding.2": "condition_embedder.time_embedder.linear_2",
+            "time_projection.1": "condition_embedder.time_proj",
+            "text_embedding.0": "condition_embedder.text_embedder.linear_1",
+            "text_embedding.2": "condition_embedder.text_embedder.linear_2",
+            "img_emb.proj.0": "condition_embedder.image_embedder.norm1",
+            "img_emb.proj.1": "condition_embedder.image_embedder.ff.net.0.proj",
+            "img_emb.proj.3": "condition_embedder.image_embedder.ff.net.2",
+            "img_emb.proj.4": "condition_embedder.image_embedder.norm2",
+            "head.head": "proj_out",
+        }
     ),
-    signatures=(("condition_embedder.time_proj.weight", "blocks.0.attn1.norm_q.weight", "scale_shift_table"),),
+    *parameters(
+        {"head.modulation": "scale_shift_table", "img_emb.emb_pos": "condition_embedder.image_embedder.pos_embed"}
+    ),
+    *FACES,
+    *MOTION,
 )
+NAMES = ("condition_embedder.time_proj.weight", "blocks.0.attn1.norm_q.weight", "scale_shift_table")
+CONTROL, FACE = "vace_patch_embedding.weight", "face_adapter.0.to_q.weight"
+WAN = DiffusersLayout(RULES, (NAMES,), absent=(CONTROL, FACE))
+WAN_VACE = DiffusersLayout(RULES, ((*NAMES, CONTROL),))
+WAN_ANIMATE = DiffusersLayout(RULES, ((*NAMES, FACE),))

@@ -4,7 +4,7 @@ Equals llama-quantize's output byte for byte where both have the recipe. Can als
 the best recipe of a given size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,8 +204,14 @@ def quantize(
         )
     print_report(report, json, run.resume)
     if report.search is not None and not json:
-        predicted, measured = report.search["predicted"], report.search["measured"]
-        print_line(f"KL divergence on text held back {measured:.5f}, predicted {predicted:.5f}")
+        print_line(_found(report.search))
+
+
+def _found(search: Mapping[str, Any]) -> str:
+    """Return what a search found out, in a sentence."""
+    if "error" in search:
+        return f"relative error of weights {100 * search['error']:.3g} % (root mean square over weights)"
+    return f"KL divergence on text held back {search['measured']:.5f}, predicted {search['predicted']:.5f}"
 
 
 def _print_recipes(json: bool) -> None:

@@ -27,7 +27,7 @@ from ..stores.path import StorePath, located
 from ..stores.retries import Bytes
 from ..stores.store import Objects, is_pinned, listing, state_of_object
 from .folder import PLAIN_NAME, Checkpoint, open_checkpoint
-from .safetensors import data_edges, header_size, tensors_of
+from .safetensors import data_edges, header_size, metadata_of, tensors_of
 
 SMALL_SUFFIXES = (".json", ".jinja", ".md", ".model", ".tiktoken", ".txt")
 SMALL_FILE = 256 << 20  # more than any tokenizer has
@@ -190,16 +190,26 @@ def _fetch_small_files(place: Place, folder: Path) -> dict[str, int]:
 
 def _open_weights(place: Place, sizes: dict[str, int], blocks: BlockCache, path: Path) -> dict[str, Tensor]:
     """Return the tensors of a weight file. sizes: bytes by name. Raises FileError, also for pickles."""
-    if path.suffix != ".safetensors":
+    return opened_file(place, path.name, sizes[path.name], blocks, path)[0]
+
+
+def opened_file(
+    place: Place, name: str, size: int, blocks: BlockCache, path: Path | None = None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors of a weight file, and the texts of its header. path: names it in errors.
+
+    Raises FileError, also for pickles.
+    """
+    path = Path(name) if path is None else path
+    if path.suffix not in (".safetensors", ".sft"):
         raise FileError(f"{path} is a pickle, which can't be read in parts", place.hint_for_pickle())
-    size = sizes[path.name]
     if not size:
         raise FileError(f"{path} is empty, not a safetensors file")
-    beginning = place.fetch(path.name, 0, min(size, FIRST_READ))
+    beginning = place.fetch(name, 0, min(size, FIRST_READ))
     length = header_size(path, beginning, size)
     if length > len(beginning):
-        beginning = np.concatenate([beginning, place.fetch(path.name, len(beginning), length)])
+        beginning = np.concatenate([beginning, place.fetch(name, len(beginning), length)])
     header = beginning[:length]
     tensors = tensors_of(path, header, size, lambda begin, end: read(begin, end))
-    read = blocks.reader(path.name, data_edges(header))  # after the header was checked
-    return tensors
+    read = blocks.reader(name, data_edges(header))  # after the header was checked
+    return tensors, metadata_of(path, header)

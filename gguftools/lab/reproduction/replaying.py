@@ -14,6 +14,7 @@ from ...inspection.identification import GUESSED_FILE_TYPE, identify
 from ...io.naming import is_remote, is_stored_gguf
 from ...measurement.texts import named_texts
 from ...models.contents import streamed_tensors
+from ...models.diffusion_sources import is_diffusion, of_diffusion
 from ...models.model import Model, of_parts
 from ...models.model import open as open_model
 from ...models.outputs import planner_of
@@ -27,8 +28,10 @@ from ...writing.options import WriteOptions
 from ...writing.row_blocks import Progress
 
 
-def opened_again(source: PathLike, opening: Opening) -> Model:
-    """Open a source as it was opened for an output. Raises as `gguftools.open` does."""
+def opened_again(source: PathLike, opening: Opening, outtype: str | None = None) -> Model:
+    """Open a source as it was opened for an output. outtype: as of `Parameters`. Raises as `gguftools.open` does."""
+    if is_diffusion(source):
+        return of_parts(of_diffusion(source, outtype or "recipe"))
     if not is_stored_gguf(source) and (is_remote(source) or Path(source).is_dir()):
         return of_parts(of_checkpoint(source, opening.pre, opening.embed_tokenizer))
     return open_model(source)

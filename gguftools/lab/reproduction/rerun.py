@@ -121,7 +121,8 @@ def reproduce(
         calibration_of(parameters, texts)
     named = known.source.name if known is not None else None
     given = source if source is not None else _next_to_file(opened, named, "the source", "source")
-    model = opened_again(given, parameters.opening if parameters else Parameters().opening)
+    opening = parameters or Parameters()
+    model = opened_again(given, opening.opening, opening.outtype)
     weights = _matrix_path(opened, known, imatrix)
     if parameters is None:
         if texts is not None:

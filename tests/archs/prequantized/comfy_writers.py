@@ -82,6 +82,29 @@ def of_rows(weight: np.ndarray) -> Stored:
     )
 
 
+def named_rows(weight: np.ndarray) -> Stored:
+    _, parts, values = of_rows(weight)
+    parts["weight_scale"] = "F32", parts["weight_scale"][1][:, 0]
+    return {"format": "float8_e4m3fn_rowwise", "orig_dtype": "torch.bfloat16"}, parts, values
+
+
+def squares(form: str, size: int) -> Callable[[np.ndarray], Stored]:
+    def write(weight: np.ndarray) -> Stored:
+        rows, width = (n // size for n in weight.shape)
+        largest = np.abs(weight.reshape(rows, size, width, size)).max((1, 3))
+        scales = (largest / (127 if form.startswith("int8") else 448)).astype(np.float32)
+        each = np.repeat(np.repeat(scales, size, 0), size, 1)
+        if form.startswith("int8"):
+            codes = np.rint(weight / each).astype(np.int8)
+            stored, values = ("I8", codes), codes * each
+        else:
+            codes, meant = float8(weight / each)
+            stored, values = ("F8_E4M3", codes), meant * each
+        return {"format": form, "group_size": size}, {"weight": stored, "weight_scale": ("F32", scales)}, values
+
+    return write
+
+
 def wide_float8(weight: np.ndarray) -> Stored:
     codes, meant = e5m2(weight * 64)
     parts: Parts = {"weight": ("F8_E5M2", codes), "weight_scale": ("F32", np.array(1 / 64, np.float32))}
@@ -217,6 +240,9 @@ CASES: dict[str, Callable[[np.ndarray], Stored]] = {
     "old-float8": old_float8,
     "float8-rows": of_rows,
     "float8-wide": wide_float8,
+    "float8-named-rows": named_rows,
+    "float8-squares": squares("float8_e4m3fn_blockwise", 4),
+    "int8-squares": squares("int8_blockwise", 2),
     "int8": int8(),
     "int8-rotated": int8(64),
     "int8-params": int8(256, inside=True),

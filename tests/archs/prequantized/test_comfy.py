@@ -54,7 +54,7 @@ def check(name: str, weight: Any, values: np.ndarray) -> None:
     else:
         np.testing.assert_array_equal(weight.float32(), values)
     raw = weight.raw()
-    for start, stop in ((0, 0), (5, 6), (3, 77), (120, 140), (128, 129)):
+    for start, stop in ((0, 0), (5, 6), (3, 77), (len(raw) - 20, len(raw)), (127, 128)):
         np.testing.assert_array_equal(weight.raw(start, stop), raw[start:stop])
 
 
@@ -157,6 +157,39 @@ def test_rows_without_a_bias_stay_padded() -> None:
     assert not weight.float32(140, 144).any()
 
 
+@pytest.mark.parametrize("name", PADDED)
+def test_the_original_shape_is_named(name: str) -> None:
+    weight = WEIGHT[:, :250] if name == "mxfp8" else WEIGHT[:, :245]
+    settings, parts, values = CASES[name](weight)
+    whole: Parts = {f"{LAYER}.{key}": part for key, part in parts.items()}
+
+    def with_shape(*shape: int) -> Any:
+        named = as_bytes(settings | {"orig_shape": shape, "orig_dtype": "torch.float16"})
+        quant: Parts = {f"{LAYER}.comfy_quant": named}
+        return read(whole | quant).tensors[f"{LAYER}.weight"]
+
+    found = with_shape(*weight.shape)
+    assert found.shape == weight.shape
+    np.testing.assert_array_equal(found.float32(), values[:140, : weight.shape[1]])
+    np.testing.assert_array_equal(found.float32(3, 131), values[3:131, : weight.shape[1]])
+    assert with_shape(140, values.shape[1]).format.name == ("NVFP4" if name == "nvfp4-power" else "F32")
+    for wrong in ((140,), (140, 200), (120, 250), (140, 250, 1), (300, 250)):
+        with pytest.raises(ModelError, match=r"; \[.*\] in multiples of (16|32) was expected"):
+            with_shape(*wrong)
+    whole[f"{LAYER}.bias"] = "F32", np.zeros(141, np.float32)
+    with pytest.raises(ModelError, match=r"and a bias of \[141\]; \[140, 2.*\] in multiples"):
+        with_shape(*weight.shape)
+
+
+def test_rows_that_need_no_padding() -> None:
+    """Not every writer pads rows."""
+    parts, values = described("mxfp8", weight=WEIGHT[:128])
+    for key in ("weight", "bias"):
+        dtype, array = parts[f"{LAYER}.{key}"]
+        parts[f"{LAYER}.{key}"] = dtype, array[:120]
+    np.testing.assert_array_equal(read(parts).tensors[f"{LAYER}.weight"].float32(), values[:120])
+
+
 def test_scales_in_tiles_that_are_flat_or_plain_bytes() -> None:
     for name in ("nvfp4", "nvfp4-power", "mxfp8"):
         parts, values = described(name)
@@ -188,6 +221,23 @@ def test_bitsandbytes(write: Any) -> None:
     found = read({f"model.diffusion_model.{LAYER}.{key}": part for key, part in parts.items()})
     assert set(found.tensors) == {f"model.diffusion_model.{LAYER}.weight", *OTHERS}
     np.testing.assert_array_equal(found.tensors[f"model.diffusion_model.{LAYER}.weight"].float32(), values)
+
+
+def test_convolutions_of_bitsandbytes() -> None:
+    parts, values = nf4()(WEIGHT.reshape(140, 64, 2, 2))
+    weight = read({f"conv.{key}": part for key, part in parts.items()}).tensors["conv.weight"]
+    assert weight.shape == (140, 64, 2, 2)
+    np.testing.assert_array_equal(weight.float32(), values)
+
+
+def test_layers_that_were_never_scaled_stay_plain() -> None:
+    """ComfyUI reads 8-bit floats without a scale as numbers; only blocks that are alike must be so."""
+    parts, _ = described("old-float8", "blocks.0.mlp.0")
+    codes = parts["blocks.0.mlp.0.weight"]
+    found = read(parts | {"blocks.0.mlp.2.weight": codes, "txt_in.weight": codes, "blocks.1.norm.weight": codes})
+    assert found.tensors["blocks.0.mlp.2.weight"].format.name == "F8_E4M3"
+    with pytest.raises(ModelError, match=r"blocks\.7\.mlp\.0\.weight is F8_E4M3 .* which the same weights of other"):
+        read(parts | {"blocks.7.mlp.0.weight": codes})
 
 
 def test_plain_files_are_left_alone() -> None:
@@ -259,12 +309,16 @@ SHAPES = [
     ("mxfp8", "weight_scale", "F8_E8M0", (160, 8), r"is F8_E8M0 \[160, 8\]; F8_E8M0 or U8 \[256, 8\], in tiles"),
     ("mxfp8", "weight_scale", "F32", (256, 8), r"is F32 \[256, 8\]; F8_E8M0 or U8"),
     ("mxfp8", "weight", "F8_E4M3", (160, 40), "rows of 40 values; a multiple of 32"),
-    ("mxfp8", "bias", "F32", (127,), r"bias has shape \[127\], its weight 160 rows"),
+    ("mxfp8", "bias", "F32", (127,), r"\[160, 256\] and a bias of \[127\]; \[127, 256\] in multiples of 32"),
     ("nvfp4", "weight_scale", "F8_E4M3", (144, 16), r"is F8_E4M3 \[144, 16\]; F8_E4M3 or U8 \[256, 16\], in tiles"),
     ("nvfp4", "weight_scale_2", "F32", (3,), r"weight_scale_2 has shape \[3\]; one number"),
     ("nvfp4", "weight", "I8", (144, 128), "is I8 .*; a matrix of U8 was expected for 'nvfp4'"),
     ("nvfp4", "weight", "U8", (144, 4), "rows of 8 values; a multiple of 16"),
-    ("nvfp4", "bias", "F32", (2, 70), r"bias has shape \[2, 70\]"),
+    ("nvfp4", "bias", "F32", (2, 70), r"\[144, 256\] and a bias of \[2, 70\]; \[140, 256\] in multiples of 16"),
+    ("float8-squares", "weight_scale", "F32", (35, 63), r"\[35, 63\]; one number for each 4 x 4 of \[140, 256\]"),
+    ("float8-squares", "weight_scale", "U8", (35, 64), "weight_scale is U8; F32"),
+    ("float8-squares", "weight", "F8_E4M3", (140, 258), r"one number for each 4 x 4 of \[140, 258\] was expected"),
+    ("int8-squares", "weight", "F8_E4M3", (140, 252), "a matrix of I8 was expected for 'int8_blockwise'"),
     ("w4a4", "weight_scale", "F32", (139,), r"one for each output of \[140\]"),
     ("w4a4", "weight", "I8", (140, 40), "rotated groups of 64 columns in rows of 80"),
     ("w4a8", "weight", "I8", (140, 120), "codes of 4 or 6 bits were expected"),
@@ -322,6 +376,7 @@ def test_missing_parts_are_named(name: str) -> None:
         ),
         ({"format": "int8_tensorwise", "params": []}, '"params" is .*; an object'),
         ({"format": "nvfp4"}, "is I8 .*; a matrix of U8 was expected for 'nvfp4'"),
+        ({"format": "int8_blockwise"}, "has no group_size in its settings"),
         ({"format": "nf4"}, "a shape and plain scales were expected"),
         ({"format": "nf4", "shape": [140, 256], "double_quant": True}, "a shape and plain scales were expected"),
         ({"format": "nf4", "shape": [0, 256]}, '"shape.0" is 0; a whole number'),
@@ -374,9 +429,14 @@ def test_headers_that_are_refused(text: str, message: str) -> None:
 def test_header_and_tensor_that_contradict_each_other() -> None:
     parts, values = described("int8")
     check("int8", read(parts, header_of(**{LAYER: {"format": "int8_tensorwise"}})).tensors[f"{LAYER}.weight"], values)
-    with pytest.raises(ModelError, match="is 'int8_tensorwise' by its settings and 'nvfp4' by the header"):
+    with pytest.raises(ModelError, match=r"has format 'int8_tensorwise' by .*comfy_quant' and 'nvfp4' by the file"):
         read(parts, header_of(**{LAYER: {"format": "nvfp4"}}))
     assert read(parts, {"_quantization_metadata": '{"layers": {}}'}).tensors
+    turned, of_turned = described("int8-rotated")
+    found = read(turned, header_of(**{LAYER: {"format": "int8_tensorwise"}}))  # the other has more to say
+    check("int8-rotated", found.tensors[f"{LAYER}.weight"], of_turned)
+    with pytest.raises(ModelError, match=r"has convrot_groupsize 64 by .* and 256 by"):
+        read(turned, header_of(**{LAYER: {"params": {"convrot_groupsize": 256}}}))
 
 
 def test_a_large_weight_is_read_in_parts() -> None:

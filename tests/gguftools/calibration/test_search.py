@@ -8,7 +8,7 @@ import pytest
 from gguftools.calibration import sensitivity
 from gguftools.calibration.search import ROUNDS, STRONGEST, Search, digest_of, sample_windows
 from gguftools.calibration.sensitivity import Part, Sensitivities, candidates_for, role_of
-from gguftools.calibration.target import Sizing, Target, _short
+from gguftools.calibration.target import Sizing, Target, short_of
 from gguftools.quantization.imatrix_entry import Entry
 from gguftools.writing.report import OutputReport, TensorReport
 from quants import format_named, from_array
@@ -251,6 +251,6 @@ def test_what_is_not_searched_for_counts():
 
 
 def test_what_a_target_leaves_unused_is_said():
-    assert _short(100_000, 99_900) is None
-    assert _short(100_000, 99_899) == "0.1 % of the target are unused: no larger formats are nearer to the original"
-    assert _short(100_000, 80_000) == "20.0 % of the target are unused: no larger formats are nearer to the original"
+    assert short_of(100_000, 99_900) is None
+    assert short_of(100_000, 99_899) == "0.1 % of the target are unused: no larger formats are nearer to the original"
+    assert short_of(100_000, 80_000) == "20.0 % of the target are unused: no larger formats are nearer to the original"

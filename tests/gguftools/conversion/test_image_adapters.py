@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 import gguftools
 from archs.diffusion.families.flux import FLUX
+from archs.diffusion.from_diffusers.rules import DiffusersLayout, halves, modules
 from archs.diffusion.spec import DiffusionFamily
 from archs.plans.image_adapters import image_adapter, merging, places_of
 from gguftools.conversion.options import ConvertOptions
@@ -286,9 +287,24 @@ def test_sources_of_adapters(tmp_path):
         gguftools.convert(tmp_path / "flux.safetensors", tmp_path / "y.gguf", part="vae", options=options)
 
 
+def test_halves_become_two_modules():
+    """Ovis-Image: gate and up projection are one module in diffusers."""
+    layout = DiffusersLayout(modules(halves("gate", "up", "both")), ())
+    family = DiffusionFamily("two", "Two", "flux", ((),), from_diffusers=layout)
+    base = arrays({"gate.weight": (6, 8), "up.weight": (6, 8)}, np.float32)
+    made = arrays({"lora_A": (RANK, 8), "lora_B": (12, RANK)}, np.float32, 1)
+    result = in_memory(base, {f"transformer.both.{name}.weight": each for name, each in made.items()}, family)
+    product = made["lora_B"] @ made["lora_A"]
+    assert np.allclose(result["gate.weight"].float32(), base["gate.weight"] + product[:6], atol=1e-7)
+    assert np.allclose(result["up.weight"].float32(), base["up.weight"] + product[6:], atol=1e-7)
+
+
 def test_names_of_flux_in_diffusers_have_places():
     tensors = {name: from_array(name, values) for name, values in flux().items()}
     places = places_of(FLUX, tensors)
-    assert places["transformer_blocks.0.attn.add_k_proj"].part == 1
-    assert places["transformer_blocks_0_attn_add_k_proj"].target == "double_blocks.0.txt_attn.qkv.weight"
-    assert {place.target for place in places.values()} == {name for name in tensors if name.endswith(".weight")}
+    [place] = places["transformer_blocks.0.attn.add_k_proj"]
+    assert place.part == 1
+    [place] = places["transformer_blocks_0_attn_add_k_proj"]
+    assert place.target == "double_blocks.0.txt_attn.qkv.weight"
+    targets = {place.target for found in places.values() for place in found}
+    assert targets == {name for name in tensors if name.endswith(".weight")}

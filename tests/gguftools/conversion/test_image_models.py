@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ from gguftools.conversion.options import ConvertOptions
 from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError
 
+from ...archs.checkpoints import FAMILIES, build_encoder
 from ..command_line import run
+from ..hub_server import Hub, serving
 from ..image_checkpoints import clip, component, flux, open_clip, pipeline, t5, vae, wan, whole_checkpoint
 
 
@@ -208,6 +211,50 @@ def test_all_parts_of_a_pipeline(tmp_path):
     assert {form for form, _ in tensors_of(tmp_path / "t5.gguf").values()} != {"Q8_0"}
 
 
+def spec_tokenizer() -> str:
+    """Return the name of Qwen2.5-VL's tokenizer among those of the tests."""
+    spec = json.loads((FAMILIES / "qwen2-5-vl" / "spec.json").read_text(encoding="utf-8"))
+    return str(spec["tokenizer"])
+
+
+def qwen(folder: Path, window: int) -> Path:
+    """Write a pipeline whose text encoder also reads images, with its preprocessor in another folder."""
+    component(folder / "transformer", flux(), {"_class_name": "X"})
+    build_encoder("qwen2-5-vl", folder / "text_encoder")
+    config = json.loads((folder / "text_encoder" / "config.json").read_text(encoding="utf-8"))
+    config["vision_config"]["window_size"] = window
+    (folder / "text_encoder" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    tokenizer = json.loads((FAMILIES / "tokenizers" / spec_tokenizer() / "tokenizer.json").read_text(encoding="utf-8"))
+    vocab = {token: number for token, number in tokenizer["model"]["vocab"].items() if number < 64}
+    tokenizer |= {"added_tokens": [], "model": {**tokenizer["model"], "vocab": vocab, "merges": []}}
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    (folder / "processor").mkdir()
+    shutil.move(folder / "text_encoder" / "preprocessor_config.json", folder / "processor")
+    (folder / "model_index.json").write_text("{}")
+    return folder
+
+
+def test_a_language_model_with_its_encoder_of_images(tmp_path):
+    """ComfyUI-GGUF looks for a file that is named with "mmproj" and the text encoder's name without its type."""
+    folder = qwen(tmp_path / "QWEN", window=112)
+    report = gguftools.convert(folder, tmp_path / "q-Q4_K_M.gguf", "Q4_K_M", part="all")
+    names = [each.file.name for each in report.outputs]
+    assert names == ["q-Q4_K_M.gguf", "q-llm-Q8_0.gguf", "q-llm-mmproj-Q8_0.gguf"]
+    with gguftools.open(tmp_path / names[1]) as model:
+        assert model.metadata["general.architecture"] == "qwen2vl"
+    with gguftools.open(tmp_path / names[2]) as model:
+        assert model.metadata["general.type"] == "mmproj"
+        assert "v.blk.0.attn_q.weight" in model.tensors
+
+
+def test_an_encoder_of_images_that_cannot_be_written_is_named(tmp_path):
+    folder = qwen(tmp_path / "QWEN", window=8)
+    report = gguftools.convert(folder, tmp_path / "q.gguf", part="llm")
+    assert [each.file.name for each in report.outputs] == ["q.gguf"]
+    assert any("the encoder of images in llm is not written" in each for each in report.warnings)
+
+
 def test_either_all_parts_are_written_or_none(tmp_path):
     folder, out = pipeline(tmp_path / "FLUX"), tmp_path / "out"
     out.mkdir()
@@ -275,3 +322,38 @@ def test_values_beyond_f16(tmp_path):
     save_file(tensors, tmp_path / "inf.safetensors")
     with pytest.raises(GgufToolsError, match="infinity"):
         gguftools.convert(tmp_path / "inf.safetensors", tmp_path / "y.gguf", "BF16")
+
+
+@pytest.mark.parametrize("outtype", ["F16", "Q8_0", "Q4_K_M"])
+def test_a_manifest_is_reproduced(tmp_path, outtype):
+    folder = pipeline(tmp_path / "FLUX")
+    save_file(flux(dtype=np.float32), tmp_path / "flux.safetensors")
+    for source in (folder, folder / "transformer", tmp_path / "flux.safetensors"):
+        write = WriteOptions(manifest=True, overwrite=True)
+        gguftools.convert(source, tmp_path / "x.gguf", outtype, write=write)
+        done = run("reproduce", "x.gguf", "--source", str(source), cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_sources_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    folder = pipeline(tmp_path / "FLUX")
+    shards(folder / "split")
+    save_file(flux(), folder / "flux1.safetensors", {"modelspec.title": "tiny"})
+    gguftools.convert(folder, tmp_path / "local.gguf", "Q4_K_M")
+    with serving(Hub({"jane/FLUX": folder})) as served:
+        monkeypatch.setenv("HF_ENDPOINT", served.address)
+        monkeypatch.chdir(tmp_path)
+        name = "hf://jane/FLUX"
+        assert gguftools.convert(name, outtype="Q4_K_M").outputs[0].file == Path("FLUX-Q4_K_M.gguf")
+        assert tensors_of(Path("FLUX-Q4_K_M.gguf")) == tensors_of(tmp_path / "local.gguf")
+        for inside in ("flux1.safetensors", "transformer", "split/flux-00002-of-00003.safetensors"):
+            gguftools.convert(f"{name}/{inside}", "x.gguf", "Q4_K_M", write=WriteOptions(overwrite=True))
+            assert tensors_of(Path("x.gguf")) == tensors_of(tmp_path / "local.gguf"), inside
+        with gguftools.open(f"{name}/flux1.safetensors") as model:
+            assert model.metadata["general.name"] == "tiny"
+        for part in ("all", "vae"):
+            with pytest.raises(FileError, match="not read over the network"):
+                gguftools.convert(name, "y.gguf", part=part)
+        with pytest.raises(FileError, match="has no file absent"):
+            gguftools.convert(f"{name}/absent.safetensors", "y.gguf")

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from archs.diffusion import from_diffusers
-from archs.diffusion.from_diffusers import ideogram, unet
+from archs.diffusion.detection import family_in_diffusers, family_of
+from archs.diffusion.from_diffusers import flux, ideogram
 from archs.diffusion.from_diffusers.rules import DiffusersLayout
 from quants import Tensor, from_array
 from tests.conftest import ROOT
@@ -71,13 +72,12 @@ def all_layouts() -> dict[str, tuple[tuple[tuple[str, ...], ...], tuple[str, ...
         importlib.import_module(f"{from_diffusers.__name__}.{info.name}")
         for info in pkgutil.iter_modules(from_diffusers.__path__)
     ]
-    layouts = {
+    return {
         f"{module.__name__.rpartition('.')[2]}.{attribute}": (value.signatures, value.absent)
         for module in modules
         for attribute, value in vars(module).items()
         if isinstance(value, DiffusersLayout)
     }
-    return {**layouts, "unet.unet sd1": (unet.SD1_SIGNATURES, ()), "unet.unet sdxl": (unet.SDXL_SIGNATURES, ())}
 
 
 def matching(names: Mapping[str, Any]) -> list[str]:
@@ -92,14 +92,28 @@ def matching(names: Mapping[str, Any]) -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_signatures_are_of_one_layout(name: str) -> None:
     record = records()[name]
-    wanted = f"unet.unet {name}" if record["layout"] == "unet.unet" else record["layout"]
-    assert matching(record["tensors"]) == [wanted]
+    assert matching(record["tensors"]) == [record["layout"]]
     assert not matching(record["published"])
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_family_is_found_in_both_layouts(name: str) -> None:
+    record = records()[name]
+    shapes = {each: tuple(shape) for each, (shape, _, _) in record["tensors"].items()}
+    family = family_in_diffusers(shapes)
+    assert family is not None
+    assert family.from_diffusers is layout_of(name)
+    assert family_of(shapes) is None
+    published = record["published"]
+    assert any(all(each in published for each in names) for names in family.signatures)
+    assert not any(each in published for each in family.absent)
+
+
 def test_every_layout_is_recorded() -> None:
-    recorded = {record["layout"] for record in records().values()}
-    assert {layout.partition(" ")[0] for layout in all_layouts()} == {*recorded, "ideogram.IDEOGRAM_4"}
+    assert {*all_layouts()} - {record["layout"] for record in records().values()} == {
+        "flux.OVIS_IMAGE",
+        "ideogram.IDEOGRAM_4",
+    }
 
 
 def test_ideogram_joins_queries_keys_and_values() -> None:
@@ -111,3 +125,19 @@ def test_ideogram_joins_queries_keys_and_values() -> None:
     assert sorted(published) == ["adaln_proj.weight", "layers.3.attention.o.weight", "layers.3.attention.qkv.weight"]
     joined = published["layers.3.attention.qkv.weight"].float32()
     assert np.array_equal(joined, np.concatenate(list(parts.values())))
+
+
+def test_ovis_has_gates_of_their_own() -> None:
+    values = np.random.default_rng(5).normal(size=(6, 4)).astype("float32")
+    published = flux.OVIS_IMAGE(
+        {
+            "transformer_blocks.2.ff.net.0.proj.weight": from_array("a", values),
+            "transformer_blocks.2.ff_context.net.0.proj.bias": from_array("b", values[:, 0]),
+        }
+    )
+    assert {name: tensor.float32().tolist() for name, tensor in published.items()} == {
+        "double_blocks.2.img_mlp.up_proj.weight": values[:3].tolist(),
+        "double_blocks.2.img_mlp.gate_proj.weight": values[3:].tolist(),
+        "double_blocks.2.txt_mlp.up_proj.bias": values[:3, 0].tolist(),
+        "double_blocks.2.txt_mlp.gate_proj.bias": values[3:, 0].tolist(),
+    }

@@ -13,6 +13,7 @@ from archs.diffusion.from_diffusers.rules import (
     DiffusersLayout,
     Source,
     flat,
+    halves,
     joined,
     modules,
     of_channels,
@@ -20,7 +21,7 @@ from archs.diffusion.from_diffusers.rules import (
     swapped,
 )
 from archs.diffusion.from_diffusers.sd3 import SD3
-from archs.diffusion.from_diffusers.unet import unet
+from archs.diffusion.from_diffusers.unet import SDXL
 from archs.diffusion.from_diffusers.wan import WAN
 from quants import Tensor, format_named, from_array
 from quants.errors import ModelError
@@ -46,6 +47,12 @@ def test_halves_of_rows_are_exchanged() -> None:
     result = made({"x": swapped("a"), "y": swapped("b")}, {"a": (4, 2), "b": (6,)})
     assert np.array_equal(result["x"], numbers(4, 2)[[2, 3, 0, 1]])
     assert np.array_equal(result["y"], [3, 4, 5, 0, 1, 2])
+
+
+def test_halves_become_tensors() -> None:
+    result = made(halves("x", "y", "a"), {"a": (4, 2)})
+    assert np.array_equal(result["x"], numbers(4, 2)[:2])
+    assert np.array_equal(result["y"], numbers(4, 2)[2:])
 
 
 def test_parts_are_joined_in_the_order_of_the_rule() -> None:
@@ -188,4 +195,4 @@ def test_two_tensors_of_one_published_name_are_refused() -> None:
 )
 def test_gaps_of_a_u_net_are_named(names: list[str], problem: str) -> None:
     with pytest.raises(ModelError, match=f"^{problem}"):
-        unet(tensors(dict.fromkeys(names, (4, 4, 1, 1))))
+        SDXL(tensors(dict.fromkeys(names, (4, 4, 1, 1))))
