@@ -147,7 +147,7 @@ def _nearest(shapes: Shapes) -> str:
     near = [each for each in candidates if _present(each[1], shapes) >= LIKE * len(each[1])]
     if not near:
         return ""
-    family, names = min(near, key=lambda each: _distance(*each, shapes))
+    family, names = min(near, key=lambda each: _distance(each[0], each[1], shapes))
     start = f"the tensors are like those of {family.title}, but "
     if missing := [name for name in names if name not in shapes]:
         return f"{start}{', '.join(missing[:3])}{' …' if len(missing) > 3 else ''} {_are(missing)} missing"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 LONGEST: Mapping[str, int] = {
     "ggml, llama.cpp and llama-quantize": 63,
     "ComfyUI-GGUF's converter and its llama-quantize": 127,
-    "stable-diffusion.cpp": 159,  # 127 in its releases before August 2026
+    "stable-diffusion.cpp": 159,  # 127 in older ones, such as stable-diffusion-cpp-python 0.4.7
 }
 
 

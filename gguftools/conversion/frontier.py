@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from archs.diffusion.detection import tags
 from quants.arguments import PathLike, as_path
 from quants.errors import GgufToolsError, OptionError
 
@@ -79,6 +80,9 @@ def frontier(
     if not targets:
         raise OptionError("no size is named", "give bits per weight, as 3.5,4,4.5")
     model = opened(source)
+    if model.architecture in tags():
+        hint = "`quantize` finds the recipe of each size by errors of weights (`target_bpw`)"
+        raise OptionError("image and video models are not run, so their predictions are not measured", hint)
     image = None if plot is None else as_path(plot, "the plot")
     if image is not None:
         if image.suffix.lower() not in IMAGES:

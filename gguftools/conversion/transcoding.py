@@ -142,7 +142,9 @@ def plan_exact_again(
 
 def _weights(model: Model, tensors: Mapping[str, Tensor]) -> list[Tensor]:
     """Return the tensors for which exact blocks are searched."""
-    name_of_model = str(model.metadata.get("general.architecture", ""))
+    name_of_model, candidates = str(model.metadata.get("general.architecture", "")), model.origin.candidates
+    if candidates is not None:
+        return [tensor for name, tensor in tensors.items() if name in candidates and not tensor.format.is_quantized]
     return [
         tensor
         for name, tensor in tensors.items()

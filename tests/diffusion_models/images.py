@@ -296,10 +296,8 @@ def lumina(gate: int, time: int) -> str:
     feed_forward.w2 h,m
     {attention,ffn}_norm{1,2} h
 """
-    modulation = f"    adaLN_modulation.{{}} 4h,{gate} +\n"
-    number = "0" if gate == time else "1"
-    return (
-        f"""
+    modulation = f"    adaLN_modulation.{0 if gate == time else 1} 4h,{gate} +\n"
+    ends = f"""
 x_embedder h,64 +
 t_embedder.mlp.0 {time},256 +
 t_embedder.mlp.2 {gate},{time} +
@@ -307,15 +305,9 @@ cap_embedder.0 t
 cap_embedder.1 h,t +
 final_layer.linear 64,h +
 final_layer.adaLN_modulation.1 h,{gate} +
-noise_refiner.0:"""
-        + layer
-        + modulation.format(number)
-        + "context_refiner.0:"
-        + layer
-        + "layers.{0..1}:"
-        + layer
-        + modulation.format(number)
-    )
+"""
+    layers = "noise_refiner.0:" + layer + modulation + "context_refiner.0:" + layer
+    return ends + layers + "layers.{0..1}:" + layer + modulation
 
 
 LUMINA_2 = lumina(256, 1024) + "norm_final h\n"

@@ -90,32 +90,33 @@ blocks.{0..1}.audio_cross_attn_wrapper.audio_cross_attn.{q,k,v,o} h,h +
 WAN_SCAIL = WAN_I2V + "patch_embedding_pose h,20,1,2,2 +\n"
 
 
-def _of_tencent(text: str) -> str:
-    """Return a description with Tencent's names for those of ComfyUI's files."""
-    for ours, theirs in (
-        ("_attn.norm.{query,key}_norm.scale*", "_attn_{q,k}_norm"),
-        ("    norm.{query,key}_norm.scale*", "    {q,k}_norm"),
-        ("_attn.qkv", "_attn_qkv"),
-        ("_attn.proj", "_attn_proj"),
-        ("_mod.lin ", "_mod.linear "),
-        ("modulation.lin ", "modulation.linear "),
-        ("_mlp.0 ", "_mlp.fc1 "),
-        ("_mlp.2 ", "_mlp.fc2 "),
-        ("    mlp.0 ", "    mlp.fc1 "),
-        ("    mlp.2 ", "    mlp.fc2 "),
-        ("time_in.in_layer", "time_in.mlp.0"),
-        ("time_in.out_layer", "time_in.mlp.2"),
-        ("guidance_in.in_layer", "guidance_in.mlp.0"),
-        ("guidance_in.out_layer", "guidance_in.mlp.2"),
-        ("t_embedder.in_layer", "t_embedder.mlp.0"),
-        ("t_embedder.out_layer", "t_embedder.mlp.2"),
-        ("c_embedder.in_layer", "c_embedder.linear_1"),
-        ("c_embedder.out_layer", "c_embedder.linear_2"),
-    ):
+def _renamed(text: str, names: dict[str, str]) -> str:
+    """Return a description with other names."""
+    for ours, theirs in names.items():
         text = text.replace(ours, theirs)
     return text
 
 
+TENCENT = {
+    "_attn.norm.{query,key}_norm.scale*": "_attn_{q,k}_norm",
+    "    norm.{query,key}_norm.scale*": "    {q,k}_norm",
+    "_attn.qkv": "_attn_qkv",
+    "_attn.proj": "_attn_proj",
+    "_mod.lin ": "_mod.linear ",
+    "modulation.lin ": "modulation.linear ",
+    "_mlp.0 ": "_mlp.fc1 ",
+    "_mlp.2 ": "_mlp.fc2 ",
+    "    mlp.0 ": "    mlp.fc1 ",
+    "    mlp.2 ": "    mlp.fc2 ",
+    "time_in.in_layer": "time_in.mlp.0",
+    "time_in.out_layer": "time_in.mlp.2",
+    "guidance_in.in_layer": "guidance_in.mlp.0",
+    "guidance_in.out_layer": "guidance_in.mlp.2",
+    "t_embedder.in_layer": "t_embedder.mlp.0",
+    "t_embedder.out_layer": "t_embedder.mlp.2",
+    "c_embedder.in_layer": "c_embedder.linear_1",
+    "c_embedder.out_layer": "c_embedder.linear_2",
+}
 HUNYUAN_VIDEO_OF_COMFY = (
     images.FLUX_BLOCKS
     + images.FLUX_ENDS.replace("txt_in h,t +", "")
@@ -124,7 +125,7 @@ HUNYUAN_VIDEO_OF_COMFY = (
     + images.GUIDANCE
     + "img_in.proj h,16,1,2,2 +\n"
 )
-HUNYUAN_VIDEO = _of_tencent(HUNYUAN_VIDEO_OF_COMFY)
+HUNYUAN_VIDEO = _renamed(HUNYUAN_VIDEO_OF_COMFY, TENCENT)
 HUNYUAN_VIDEO_15 = (
     images.FLUX_BLOCKS.partition("single_blocks")[0]
     + images.FLUX_ENDS.replace("txt_in h,t +", "")
@@ -247,10 +248,12 @@ transformer_blocks.{0..1}:
     transformer_1d_blocks.0.ff.net.2 h,m +
 """
 )
-KANDINSKY_ATTENTION = """
-    {}.to_{{query,key,value}} h,h +
-    {}.{{query,key}}_norm 64
-    {}.out_layer h,h +
+KANDINSKY_LAYER = """
+    feed_forward.in_layer m,h
+    feed_forward.out_layer h,m
+    {ATTENTION}.to_{query,key,value} h,h +
+    {ATTENTION}.{query,key}_norm 64
+    {ATTENTION}.out_layer h,h +
 """
 KANDINSKY_5 = (
     """
@@ -261,19 +264,14 @@ text_embeddings.norm h +
 pooled_text_embeddings.in_layer 64,768 +
 pooled_text_embeddings.norm 64 +
 visual_embeddings.in_layer h,132 +
-text_transformer_blocks.0:
-    text_modulation.out_layer 6h,64 +
-    feed_forward.in_layer m,h
-    feed_forward.out_layer h,m"""
-    + KANDINSKY_ATTENTION.replace("{}", "self_attention").replace("{{", "{").replace("}}", "}")
-    + """visual_transformer_blocks.{0..1}:
-    visual_modulation.out_layer 9h,64 +
-    feed_forward.in_layer m,h
-    feed_forward.out_layer h,m"""
-    + KANDINSKY_ATTENTION.replace("{}", "{self,cross}_attention").replace("{{", "{").replace("}}", "}")
-    + """out_layer.modulation.out_layer 2h,64 +
+out_layer.modulation.out_layer 2h,64 +
 out_layer.out_layer 64,h +
-"""
+text_transformer_blocks.0:
+    text_modulation.out_layer 6h,64 +"""
+    + KANDINSKY_LAYER.replace("{ATTENTION}", "self_attention")
+    + """visual_transformer_blocks.{0..1}:
+    visual_modulation.out_layer 9h,64 +"""
+    + KANDINSKY_LAYER.replace("{ATTENTION}", "{self,cross}_attention")
 )
 MINIMAX_LAYER = """
     norm{1,2} h
@@ -327,3 +325,75 @@ blocks.1.mod_y 128,h +
 final_layer.mod 2h,h +
 final_layer.linear 48,h +
 """
+KANDINSKY_6_TEXT = """
+    text_modulation.out_layer 6h,64 +
+    self_attention.to_{query,key,value} h,h +
+    self_attention.{query,key}_norm 128
+    self_attention.out_layer h,h +
+    feed_forward.in_layer m,h
+    feed_forward.out_layer h,m
+"""
+KANDINSKY_6 = (
+    """
+visual_embeddings.in_layer h,132 +
+visual_token_type_embeddings 2,h
+audio_embeddings.in_layer h,20 +
+audio_embeddings.norm h +
+{video,audio}_time_embeddings.in_layer 64,h +
+{video,audio}_time_embeddings.out_layer 64,64 +
+{video,audio}_text_embeddings.in_layer h,t +
+{video,audio}_text_embeddings.norm h +
+{video,audio}_pooled_text_embeddings.in_layer 64,768 +
+{video,audio}_pooled_text_embeddings.norm 64 +
+{out_layer,audio_outLayer}.modulation.out_layer 2h,64 +
+out_layer.out_layer 64,h +
+audio_outLayer.out_layer 20,h +
+visual_blocks.0:
+    {va,av}_modulation.out_layer 3h,64 +
+    {va,av}_cross_attention.to_{query,key,value} h,h +
+    {va,av}_cross_attention.{query,key}_norm 128
+    {va,av}_cross_attention.out_layer h,h +
+visual_blocks.0.{videoT,audioT}:
+    visual_modulation.out_layer 9h,64 +"""
+    + KANDINSKY_LAYER.replace("{ATTENTION}", "{self,cross}_attention")
+    + "{video,audio}_text_transformer_blocks.0:"
+    + KANDINSKY_6_TEXT
+)
+KANDINSKY_6_OF_DIFFUSERS = _renamed(
+    KANDINSKY_6,
+    {
+        "visual_blocks.0": "visual_transformer_blocks.0",
+        "{videoT,audioT}": "{video_dec_block,audio_dec_block}",
+        "audio_outLayer": "audio_out_layer",
+        "time_embeddings.in_layer": "time_embeddings.timestep_embedder.linear_1",
+        "time_embeddings.out_layer": "time_embeddings.timestep_embedder.linear_2",
+        "feed_forward.in_layer": "feed_forward.net.0.proj",
+        "feed_forward.out_layer": "feed_forward.net.2",
+    },
+)
+SEEDVR_BRANCH = """
+    attn.proj_qkv.{BRANCH} 3h,h
+    attn.proj_out.{BRANCH} h,h +
+    attn.norm_{q,k}.{BRANCH} 128
+    mlp.{BRANCH}.{proj_in_gate,proj_in} m,h
+    mlp.{BRANCH}.proj_out h,m
+    ada.{BRANCH}.{attn,mlp}_{shift,scale,gate}* h
+"""
+SEEDVR_2 = (
+    """
+positive_conditioning* 58,t
+negative_conditioning* 64,t
+vid_in.proj h,132 +
+txt_in h,t +
+emb_in.proj_in h,256 +
+emb_in.proj_hid h,h +
+emb_in.proj_out 6h,h +
+vid_out.proj 64,h +
+vid_out_norm h
+vid_out_ada.out_{shift,scale}* h
+blocks.{0..1}.attn.rope.rope.freqs* 21
+blocks.0:"""
+    + SEEDVR_BRANCH.replace("{BRANCH}", "{vid,txt}")
+    + "blocks.1:"
+    + SEEDVR_BRANCH.replace("{BRANCH}", "all")
+)

@@ -17,8 +17,18 @@ NAMES = (
 )
 SPLIT = "double_blocks.0.img_attn_q.weight"
 GLYPHS, CONDITIONS = "byt5_in.fc1.weight", "cond_type_embedding.weight"
-KEPT = ("txt_in.", "img_in.", "time_in.", "vector_in.", "guidance_in.", "final_layer.")
-KEPT = (*KEPT, "time_r_in.", "byt5_in.", "vision_in.", "cond_type_embedding", "clip_projection.")
+KEPT = (
+    "txt_in.",
+    "img_in.",
+    "time_in.",
+    "time_r_in.",
+    "vector_in.",
+    "vision_in.",
+    "guidance_in.",
+    "byt5_in.",
+    "cond_type_embedding",
+    "final_layer.",
+)
 
 HUNYUAN_VIDEO = DiffusionFamily(
     name="hyvid",

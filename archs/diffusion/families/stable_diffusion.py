@@ -25,8 +25,16 @@ FOUR_LEVELS = (
     "output_blocks.5.2.conv.weight",
     "output_blocks.8.2.conv.weight",
 )
-KEPT = ("time_embed.", "time_embedding.", "add_embedding.", "label_emb.", "conv_in.", "conv_out.", "input_blocks.0.0.")
-KEPT = (*KEPT, "out.2.")
+KEPT = (
+    "time_embed.",
+    "time_embedding.",
+    "add_embedding.",
+    "label_emb.",
+    "conv_in.",
+    "conv_out.",
+    "input_blocks.0.0.",
+    "out.2.",
+)
 
 SD_1 = DiffusionFamily(
     name="sd1",

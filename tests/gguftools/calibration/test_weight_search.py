@@ -7,6 +7,7 @@ import struct
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import gguftools
 from benchmarks.diffusion_models import flux_shapes, write
@@ -23,7 +24,7 @@ from ..command_line import TEXT, run
 
 SIZE = 5_600_000
 SHAPES = flux_shapes(1, 1, 256)
-WEIGHTS = {name: shape for name, shape in SHAPES.items() if "_blocks" in name and name.endswith("n.weight")}
+WEIGHTS = {name: shape for name, shape in SHAPES.items() if "_blocks" in name and name.endswith(".weight")}
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +187,22 @@ def test_what_cannot_be_is_refused(source, tmp_path, options, said):
 def test_no_gptq_without_a_search_either(source, tmp_path):
     with pytest.raises(OptionError, match="no GPTQ"):
         gguftools.quantize(source, "Q4_K_M", tmp_path / "out.gguf", gptq=str(TEXT))
+
+
+def test_no_frontier(source):
+    with pytest.raises(OptionError, match="are not run"):
+        gguftools.frontier(source, [4.0])
+
+
+def test_exact_blocks_are_for_weights_that_may_be_quantized(tmp_path):
+    """Programs that read these files take others for plain numbers."""
+    on_grid = {name: np.full(shape, 127, np.float16) for name, shape in SHAPES.items()}
+    for each in on_grid.values():
+        each[..., ::2] = 3
+    save_file(on_grid, tmp_path / "grid.safetensors")
+    report = gguftools.convert(tmp_path / "grid.safetensors", tmp_path / "exact.gguf", "exact")
+    exact = {tensor.name for tensor in report.outputs[0].tensors if tensor.format not in ("F32", "F16", "BF16")}
+    assert exact == set(WEIGHTS)
 
 
 class StoppedError(Exception):
