@@ -19,8 +19,8 @@ SMALL = 1024  # values; smaller tensors are stored in F32
 
 
 def may_be_quantized(family: DiffusionFamily, name: str, shape: tuple[int, ...]) -> bool:
-    """Return True if a recipe may change the format of a tensor. shape: in the file."""
-    if len(shape) != 2 or not name.endswith("weight") or name.endswith("_norm.weight"):
+    """Return True if a recipe may change the format of a tensor; a single row is a vector. shape: in the file."""
+    if len(shape) != 2 or shape[0] == 1 or not name.endswith("weight") or name.endswith("_norm.weight"):
         return False
     return not any(part in name for part in (*family.kept, *family.float32))
 

@@ -94,6 +94,11 @@ def plan_diffusion(
     metadata, warnings = _metadata(family, header)
     for key, value in shapes.items():
         metadata[key] = value
+    if reader is None and family.rearranged and outtype == "AUTO" and (count := len(rearrange(changed)[1])):
+        warnings = (
+            *warnings,
+            f"{count} weights keep 16 bits for all programs; `reader` comfyui lets recipes take them",
+        )
     others = tuple(sorted(part for part in found.parts if part != MODEL))
     if unknown:
         names = f"{unknown[0]}{', …' if len(unknown) > 1 else ''}"

@@ -64,6 +64,7 @@ class Target:
 class SearchOptions:
     """Options of a search for the recipe that changes predictions least at a size (`calibration.search`).
 
+    Of an image or video model it is the recipe with the least errors of weights (`calibration.weight_search`).
     target_size, target_bpw: bytes of the file, or bits per weight. calibrate: texts to measure on, files to which the
     package's own are added, or a Calibration; default the package's own, or those of GPTQ. Raises OptionError for both
     sizes, none, or invalid numbers.

@@ -1,9 +1,9 @@
 """Search for the recipe of a size by the errors of weights: for image and video models, which are not run.
 
-A weight in a format costs the square of its relative error, as `diff --errors` measures it: of some rows, and with
-columns weighted by their importance where a matrix is given. The sum over all weights is made least within the size
-(`knapsack`). So the result of each product has the same say, however large its matrix: small matrices get more bits. No
-block counts more than another by its place, as nobody has published measurements by which it should.
+A weight in a format costs the square of its relative error, as `diff --errors` measures it, times a power of its number
+of values: of some rows, and with columns weighted by their importance where a matrix is given. The sum over all weights
+is made least within the size (`knapsack`). No block counts more than another by its place, as nobody has published
+measurements by which it should.
 """
 
 import math
@@ -43,6 +43,9 @@ SAMPLED = 1 << 17  # values of a weight that are encoded
 FAST = ("Q8_0", "Q6_K", "Q5_K", "Q4_K", "IQ4_XS", "Q3_K", "Q2_K")
 SMALL = ("IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S")
 LEGACY = ("Q8_0", "Q5_1", "Q5_0", "Q4_1", "IQ4_NL", "Q4_0")
+# Power of the number of values. On random transformers any from 0.25 to 1 gave outputs 7 to 8 % less error than 0, and
+# 0.25 was never far from the best of them (`benchmarks.diffusion_mixes`).
+SHARE = 0.25
 Errors = Mapping[str, Mapping[str, float]]  # weight → format → square of the relative error
 
 
@@ -54,8 +57,8 @@ def _fitting(names: Sequence[str], width: int) -> list[Format]:
 class WeightSearchResult:
     """Hold a recipe for a target, and its text.
 
-    error: root of the mean over weights of their squared relative errors. warning: about a size that is smaller than
-    the target.
+    error: root of the mean over values of the squared relative errors of their weights. warning: about a size that is
+    smaller than the target.
     """
 
     recipe: Recipe
@@ -137,7 +140,11 @@ class WeightSearch:
         size, sizes = self.sizes.size_of(target), self.sizes
         tables = {
             name: [
-                Candidate(form.name, size(math.prod(shape[:-1]) * form.row_bytes(shape[-1])), errors[name][form.name])
+                Candidate(
+                    form.name,
+                    size(math.prod(shape[:-1]) * form.row_bytes(shape[-1])),
+                    errors[name][form.name] * math.prod(shape) ** SHARE,
+                )
                 for form in forms
             ]
             for name, forms in sizes.candidates().items()
@@ -147,7 +154,9 @@ class WeightSearch:
         fixed = sizes.fixed(target)
         chosen = best_within(tables, sizes.total(target) - fixed)
         rules = rules_for({name: each.format for name, each in chosen.items()})
-        error = math.sqrt(sum(each.cost for each in chosen.values()) / len(chosen))
+        values = {name: math.prod(sizes.searched[name].shape) for name in chosen}
+        squares = sum(errors[name][each.format] * values[name] for name, each in chosen.items())
+        error = math.sqrt(squares / sum(values.values()))
         used = fixed + sum(each.nbytes for each in chosen.values())
         text = recipe_text(rules, self._remarks(target, error, len(chosen)))
         recipe = recipe_of(target.name, rules, "found by measurement")
@@ -157,7 +166,7 @@ class WeightSearch:
         by = "alike" if self.matrix is None else f"by {self.matrix.path.name}"
         return [
             f"gguftools recipe for {self.sizes.described(target, self.sizes.total(target))}",
-            f"relative error {100 * error:.4g} %, root mean square over {count} weights",
+            f"relative error {100 * error:.4g} %, root mean square over the values of {count} weights",
             f"measured on {SAMPLED} values of a weight, columns weighted {by}",
         ]
 

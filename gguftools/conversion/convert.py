@@ -139,13 +139,14 @@ def _image_model(job: _Job) -> QuantizeReport:
         raise OptionError(f"a LoRA is not merged into the part {job.part}", "leave out `merge_lora`")
     with recorded_reads() as states:
         change, warnings = image_merge_change(job.options.merge_lora)
+    job = replace(job, write=job.write.reading(states))
     asked = ImageConversion(
         located(job.source),
         job.output,
         job.outtype,
         job.part,
         job.options,
-        job.write.reading(states),
+        job.write,
         partial(_written, job),
         change,
         inspect=_compare_tokenizer if job.options.check_tokenizer else None,
@@ -156,7 +157,7 @@ def _image_model(job: _Job) -> QuantizeReport:
 
 def _written(job: _Job, model: Model, path: Path, outtype: str) -> QuantizeReport:
     """Write a model's file. outtype: a float type, Q8_0, EXACT or a recipe."""
-    write = job.write
+    write = replace(job.write, reads=model.origin.reads.union(job.write.reads))
     if model.origin.remote and write.threads is None:
         write = replace(write, threads=max(thread_count(None), REMOTE_THREADS))
     if job.imatrix is not None and outtype in FILE_TYPES:

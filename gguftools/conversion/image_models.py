@@ -185,7 +185,7 @@ class ImageConversion:
 
 def _left_out(found: Sequence[Component], written: Sequence[Component]) -> list[str]:
     """Return a warning that names the parts that are not written, or none."""
-    names = ", ".join(each.label or each.part for each in found if each not in written)
+    names = ", ".join(each.label or each.part for each in found if each not in written and each.problem is None)
     return [f'other parts are not written: {names}; part="all" writes them, too'] if names else []
 
 

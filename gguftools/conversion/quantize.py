@@ -47,14 +47,14 @@ def quantize(
 ) -> QuantizeReport:
     """Write `source` once for each recipe, reading it once.
 
-    source: a GGUF file, a shard of a split set, a Hugging Face folder, hf://ORG/MODEL, or a Model. recipes: names, such
-    as "Q4_K_M", or files with a recipe's text. output: a file (for one recipe), a folder, or a file for each recipe;
-    default MODEL-RECIPE.gguf next to the source. imatrix: an importance matrix or its file. gptq: texts for GPTQ
-    calibration, by which weights are encoded with error feedback (`calibration.feedback`): files, to which the
-    package's own are added, or a Calibration. search: a size instead of a recipe: the recipe is searched for, and its
-    text is written next to the file, OUTPUT-recipe.txt. Of an image model by errors of weights, which imatrix weighs.
-    options: more of the output. write: how files are written.
-    Raises OptionError, FormatError, FileError, before any work if possible.
+    source: a GGUF file, a shard of a split set, a Hugging Face folder, the weight file of an image or video model,
+    hf://ORG/MODEL, or a Model. recipes: names, such as "Q4_K_M", or files with a recipe's text. output: a file (for one
+    recipe), a folder, or a file for each recipe; default MODEL-RECIPE.gguf next to the source. imatrix: an importance
+    matrix or its file. gptq: texts for GPTQ calibration, by which weights are encoded with error feedback
+    (`calibration.feedback`): files, to which the package's own are added, or a Calibration. search: a size instead of a
+    recipe: the recipe is searched for, and its text is written next to the file, OUTPUT-recipe.txt. Of an image model
+    by errors of weights, which imatrix weighs. options: more of the output. write: how files are written. Raises
+    OptionError, FormatError, FileError, before any work if possible.
     """
     request = QuantizeRequest(as_texts(recipes, "recipes"), imatrix, gptq, search, options)
     request.check()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from archs.diffusion.detection import family_of_file, prefix_of, tags
 
 from ..io.gguf.reader import GgufFile
-from .diffusion_sources import FIXED_SHAPES, is_diffusion_gguf, of_diffusion
+from .diffusion_sources import FIXED_SHAPES, RECIPE, is_diffusion_gguf, of_diffusion
 from .model import Model, of_parts
 
 MAX_DIMENSIONS = 4  # that most programs read
@@ -25,7 +25,7 @@ def arranged(model: Model) -> Model:
         return model
     if not _is_of_images(file, model.architecture) and not is_diffusion_gguf(file.path):
         return model
-    parts = of_diffusion(file.path, "recipe")
+    parts = of_diffusion(file.path, RECIPE)
     tag, stated = parts.metadata["general.architecture"], model.architecture
     warnings = list(parts.origin.warnings)
     if stated != tag:

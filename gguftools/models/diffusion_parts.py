@@ -10,7 +10,7 @@ from archs.diffusion.detection import shapes_of
 from archs.diffusion.parts import LANGUAGE_MODEL, MODEL, T5, TEXT_ENCODERS, VAE, encoder_name, split
 from archs.small_files import read_json_object, recorded_reads
 from quants import Tensor
-from quants.errors import FileError, ModelError
+from quants.errors import FileError, GgufToolsError, ModelError
 
 from ..io.atomic import InputFiles
 from ..io.checkpoint.folder import DIFFUSERS_LAYOUTS, LAYOUTS, weight_files
@@ -30,7 +30,7 @@ class Component:
 
     part: its name, as asked for. label: of its file's name; "" for the only model. path: the folder of diffusers, or
     the file of the whole checkpoint. tokenizer: a folder; None if the source has none. weights: None where the folder
-    is opened as a checkpoint. states: as of `Origin`.
+    is opened as a checkpoint. states: as of `Origin`. problem: why it cannot be read.
     """
 
     part: str
@@ -39,6 +39,7 @@ class Component:
     tokenizer: Path | None = None
     weights: Weights | None = None
     states: Mapping[Path, State] = field(default_factory=dict)
+    problem: GgufToolsError | None = None
 
     @property
     def is_gguf(self) -> bool:
@@ -84,9 +85,13 @@ def _of_checkpoint(source: Path) -> list[Component]:
 
 def _of_folder(folder: Path, pipeline: Path) -> Component:
     """Return the part in a folder of a diffusers pipeline, which its tensors tell more surely than its config.json."""
-    with recorded_reads() as states:
-        files, _, _ = weight_files(folder, (*DIFFUSERS_LAYOUTS, *LAYOUTS))
-        weights = joined(files)
+    try:
+        with recorded_reads() as states:
+            files, _, _ = weight_files(folder, (*DIFFUSERS_LAYOUTS, *LAYOUTS))
+            weights = joined(files)
+    except GgufToolsError as error:
+        name = VAE if folder.name.startswith("vae") else folder.name.replace("_", "-")
+        return Component(name, name, folder, problem=error)
     part = encoder_name(shapes_of(weights.tensors)) if not folder.name.startswith("vae") else VAE
     part = part or folder.name.replace("_", "-")
     component = Component(part, part, folder, weights=weights, states=states)
@@ -179,6 +184,8 @@ def source_name(path: Path) -> str:
 def chosen(components: Sequence[Component], part: str, source: Path) -> list[Component]:
     """Return the components that a part names. Raises ModelError if there are none, naming those that there are."""
     if found := [each for each in components if part == "all" or part in _names(each)]:
+        if problem := next((each.problem for each in found if each.problem is not None), None):
+            raise problem
         return found
     if is_remote(source):
         raise FileError(

@@ -32,6 +32,7 @@ FLOATS = ("F32", "F16", "BF16")
 INDEX = ".index.json"
 MODEL_FOLDERS = ("transformer", "unet")  # of a diffusers pipeline
 SECOND_MODEL = "transformer_2"  # of Wan 2.2, for the steps with little noise
+RECIPE = "recipe"  # the type of a source that is to be quantized
 PIPELINE, COMPONENT = "model_index.json", "_class_name"
 LANGUAGE_MODEL = ("architectures", "model_type")  # keys of a config.json that is no diffusers component's
 WRAPPERS = ("state_dict.", "model.", "module.", "params.", "ema.")  # of tensors in pickles
@@ -257,7 +258,8 @@ def of_diffusion(
     """Return the parts of the file that an image or video model becomes; nothing is read but headers.
 
     outtype: F32, F16, BF16, AUTO for the type of most weights (of a GGUF file, for the types that it has), or another
-    for ComfyUI-GGUF's rule. reader, change: as of `archs.plans.diffusion.plan_diffusion`. Raises FileError, ModelError.
+    for ComfyUI-GGUF's rule; RECIPE also warns of other parts. reader, change: as of
+    `archs.plans.diffusion.plan_diffusion`. Raises FileError, ModelError.
     """
     from archs.plans.diffusion import KEEP, OWN, plan_diffusion
 
@@ -287,12 +289,17 @@ def of_diffusion(
         outtype=None if is_copy else planned.outtype,
         candidates=planned.candidates,
         remote=weights.remote is not None,
-        warnings=(*weights.notes, *planned.warnings),
+        warnings=(*weights.notes, *planned.warnings, *(_left_out(planned.other_parts) if outtype == RECIPE else ())),
         reopen=None if change else partial(_tensors, path.absolute(), outtype, reader),
     )
     if not is_copy:
         metadata = with_file_type(metadata, FILE_TYPES[planned.outtype])
     return Parts(metadata, planned.tensors, origin)
+
+
+def _left_out(parts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a warning of other parts of a checkpoint, or none."""
+    return (f"other parts are not in the file: {', '.join(parts)}; `convert` writes them",) if parts else ()
 
 
 def is_gguf(path: Path) -> bool:

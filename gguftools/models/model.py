@@ -21,7 +21,7 @@ from ..io.stores.path import located
 from ..metadata.difference import compare_metadata
 from .contents import Contents, check_is_model, check_runs
 from .devices import DeviceOptions
-from .diffusion_sources import is_diffusion, of_diffusion
+from .diffusion_sources import RECIPE, is_diffusion, of_diffusion
 from .generation import Drafts, GenerateOptions, by_beams, generations, options_of, prompt_tokens, truncated
 from .outputs import write_plain, write_quantized
 from .running import check_fits, check_media, drafts_of, grammar_for, media_encoders, running_model
@@ -258,7 +258,7 @@ def open(source: PathLike) -> Model:
     if is_stored_gguf(source):
         return of_file(open_gguf(located(source)))
     if is_diffusion(source):
-        return of_parts(of_diffusion(source, "recipe"))
+        return of_parts(of_diffusion(source, RECIPE))
     return of_parts(of_checkpoint(source)) if is_remote(source) or path.is_dir() else of_file(open_gguf(path))
 
 

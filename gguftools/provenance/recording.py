@@ -222,6 +222,8 @@ def source_record(
 
 def _small_files(folder: Path) -> list[Path]:
     """Return the files of a checkpoint's folder that decide keys: configuration, tokenizer, templates, model card."""
+    if not folder.is_dir():  # an image model's weight file
+        return []
     files = [path for path in folder.iterdir() if path.suffix in SMALL_SUFFIXES and path.is_file()]
     more = folder / TEMPLATES
     return files + ([path for path in more.iterdir() if path.suffix == ".jinja"] if more.is_dir() else [])

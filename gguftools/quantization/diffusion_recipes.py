@@ -73,15 +73,15 @@ WITH_EDGES = ("qwen_image",)  # tags
 
 
 def family_for(tag: str, shapes: Mapping[str, tuple[int, ...]]) -> DiffusionFamily | None:
-    """Return the family of a file with a tag of image models; one without a name if its tensors are of none.
+    """Return the family of a file with a tag of image models, whichever its names tell; None for another tag.
 
-    shapes: by name, as they were published. None for any other tag.
+    shapes: by name, as they were published. A family without a name is returned where they tell none.
     """
     relatives = families_by_tag().get(tag)
     if not relatives:
         return None
     found = family_of(shapes)
-    if found is not None and found.tag == tag:
+    if found is not None:
         return found
     kept = dict.fromkeys(part for each in relatives for part in each.kept)
     float32 = dict.fromkeys(part for each in relatives for part in each.float32)
@@ -100,8 +100,8 @@ class Chooser:
         self._seen: Counter[str] = Counter()
 
     def may_change(self, name: str, shape: tuple[int, ...]) -> bool:
-        """Return True if a recipe may change a tensor's format. A single row counts as a vector, as in ggml."""
-        return may_be_quantized(self.family, name, shape) and shape[0] > 1
+        """Return True if a recipe may change a tensor's format."""
+        return may_be_quantized(self.family, name, shape)
 
     def chosen(self, name: str) -> str:
         """Return the format of the next weight."""

@@ -160,6 +160,9 @@ class Planner:
         if not family.name:
             known = f"no known model with the tag {family.tag!r} has tensors of these names"
             self._warn_once(f"{known}; its matrices are quantized but for those that such models keep")
+        elif family.tag != self.facts.architecture:
+            told = f"the tensors are those of {family.title}, whose tag is {family.tag!r}"
+            self._warn_once(f"{told}; the file says {self.facts.architecture!r}")
         if recipe.name == "MXFP4_MOE" and not any(choice.format.name == "MXFP4" for choice in choices):
             self._warn_once("MXFP4_MOE has no experts here to store in MXFP4: its weights are Q8_0")
 
@@ -190,7 +193,7 @@ class Planner:
             source = shlex.quote(str(self.origin.path))
             made = f"`gguftools imatrix {source} --file TEXT --output imatrix.gguf` measures one"
             if self.facts.image_family is not None:
-                made = "IQ3_S and Q2_K need none; stable-diffusion.cpp measures one while it generates (`--imat-out`)"
+                made = "IQ3_S and Q2_K need none; stable-diffusion.cpp measures one while it makes images"
             problem = f"{recipe.name} needs an importance matrix: {some} would be {form}"
             self._refuse(problem, f"{made}; then pass it as `imatrix`")
         else:

@@ -32,6 +32,7 @@ ELSEWHERE = {
     "io/shared_file.py": "writes into a file that the gate began, for the process that holds it",
     "io/stores/generic.py": "renames what it wrote to a store",
     "io/checkpoint/remote.py": "fills a temporary folder of its own",
+    "io/checkpoint/remote_weights.py": "fills a temporary folder of its own",
     "conversion/shards.py": "deletes shards that are merged",
     "cli/terminal.py": "opens the null device",
     "publish/release/journal.py": "makes the folder of what is not published",

@@ -14,9 +14,7 @@ from typer import Argument, Exit, Option
 from ..run_options import RunOptions
 
 if TYPE_CHECKING:
-    from archs.diffusion.spec import Reader
-
-    from ...conversion.options import ConvertOptions, Part
+    from ...conversion.options import ConvertOptions, Part, Reader
 
 EXAMPLES = (
     "gguftools convert checkpoint/ -o model.gguf",

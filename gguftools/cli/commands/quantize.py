@@ -27,6 +27,7 @@ EXAMPLES = (
     "gguftools quantize model-f16.gguf IQ2_XXS --imatrix imatrix.gguf",
     "gguftools quantize model-f16.gguf Q4_K_M --gptq calibration.txt",
     "gguftools quantize model-f16.gguf --target-size 4.2G --calibrate text.txt",
+    "gguftools quantize flux1-dev.safetensors Q4_K_M",
     "gguftools quantize model-f16.gguf --frontier 3.5,4,4.5 --plot frontier.svg",
     "gguftools quantize model-f16.gguf Q4_K_M --tensor-type ffn_down=Q6_K --dry-run",
     "gguftools quantize --list-recipes",
@@ -148,7 +149,9 @@ class CalibrationOptions:
 
 
 def quantize(
-    source: Annotated[Path | None, Argument(help="GGUF file, shard of a split set, folder, or URL.")] = None,
+    source: Annotated[
+        Path | None, Argument(help="GGUF file, shard of a split set, weight file, folder, or URL.")
+    ] = None,
     recipes: Annotated[
         list[str] | None, Argument(autocompletion=complete("RECIPE"), help="Recipes (Q4_K_M, Q8_0, …) or recipe files.")
     ] = None,
@@ -210,7 +213,7 @@ def quantize(
 def _found(search: Mapping[str, Any]) -> str:
     """Return what a search found out, in a sentence."""
     if "error" in search:
-        return f"relative error of weights {100 * search['error']:.3g} % (root mean square over weights)"
+        return f"relative error of weights {100 * search['error']:.3g} % (root mean square)"
     return f"KL divergence on text held back {search['measured']:.5f}, predicted {search['predicted']:.5f}"
 
 

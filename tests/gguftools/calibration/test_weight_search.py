@@ -51,9 +51,20 @@ def matrix(tmp_path_factory):
     return path
 
 
+def flux_arrays():
+    random = np.random.default_rng(3)
+    return {name: random.standard_normal(shape, np.float32).astype(np.float16) for name, shape in SHAPES.items()}
+
+
 def found(source, folder, **options):
     given = options_of("quantize", **{"target_size": SIZE} | options)
     return gguftools.quantize(source, output=folder / "out.gguf", **given)
+
+
+def mean(errors):
+    """The root mean square over values of errors by weight."""
+    values = {name: math.prod(SHAPES[name]) for name in errors}
+    return math.sqrt(sum(errors[name] ** 2 * count for name, count in values.items()) / sum(values.values()))
 
 
 def formats(report):
@@ -75,21 +86,29 @@ def test_the_error_is_that_of_the_file(source, tmp_path):
     """`diff --errors` measures the same: each weight's rows are a sample of it."""
     report = found(source, tmp_path)
     measured = weight_errors(source, report.outputs[0].file)
-    squares = [each.errors.relative**2 for each in measured.tensors if each.b not in ("F32", "BF16")]
-    assert report.search["error"] == pytest.approx(math.sqrt(sum(squares) / len(squares)), rel=0.02)
-    assert len(squares) == report.search["recipe"].count("\n^")
+    weights = {each.name: each.errors for each in measured.tensors if each.b not in ("F32", "BF16")}
+    assert report.search["error"] == pytest.approx(mean({n: e.relative for n, e in weights.items()}), rel=0.02)
+    assert set(weights) == set(WEIGHTS)
+    assert report.search["recipe"].count("\n^") == len(WEIGHTS)
 
 
 def test_no_one_format_of_that_size_has_less_error(source, tmp_path):
-    report = found(source, tmp_path)
-    tensors = gguftools.open(source).tensors
-    names = [line.partition("=")[0] for line in report.search["recipe"].splitlines() if line[0] == "^"]
-    names = [name.strip("^$").replace("\\", "") for name in names]
-    errors = [searching.relative_errors(tensors[name], [format_named("Q4_K")])["Q4_K"] for name in names]
+    tensors, form = gguftools.open(source).tensors, format_named("Q4_K")
+    errors = {name: math.sqrt(searching.relative_errors(tensors[name], [form])["Q4_K"]) for name in WEIGHTS}
     uniform = gguftools.quantize(source, "Q4_K_S", tmp_path).outputs[0]
     own = found(source, tmp_path, target_size=uniform.nbytes, overwrite=True)
     assert own.outputs[0].nbytes <= uniform.nbytes
-    assert own.search["error"] < 0.99 * math.sqrt(sum(errors) / len(errors))
+    assert own.search["error"] < 0.99 * mean(errors)
+
+
+def test_weights_that_fit_few_steps_get_few_bits(tmp_path):
+    arrays, easy = flux_arrays(), "single_blocks.0.linear2.weight"
+    arrays[easy] = np.sign(arrays[easy])
+    save_file(arrays, tmp_path / "easy.safetensors")
+    report = found(tmp_path / "easy.safetensors", tmp_path)
+    order = ["Q8_0", "Q6_K", "Q5_K", "Q4_K", "IQ4_XS", "Q3_K", "Q2_K"]
+    ranks = {name: order.index(form) for name, form in formats(report).items() if name in WEIGHTS}
+    assert ranks[easy] > max(rank for name, rank in ranks.items() if name != easy)
 
 
 def test_a_small_weight_is_measured_whole(tmp_path):
@@ -148,8 +167,8 @@ def test_importance_weighs_errors(source, matrix, tmp_path):
     assert report.without_importance == ()
     assert "columns_weighted_by_flux.dat" in report.search["recipe"]
     measured = weight_errors(source, report.outputs[0].file, imatrix=matrix)
-    squares = [each.errors.weighted**2 for each in measured.tensors if each.errors.weighted and "_blocks" in each.name]
-    assert report.search["error"] == pytest.approx(math.sqrt(sum(squares) / len(squares)), rel=0.02)
+    weighted = {each.name: each.errors.weighted for each in measured.tensors if each.name in WEIGHTS}
+    assert report.search["error"] == pytest.approx(mean(weighted), rel=0.02)
 
 
 def test_importance_opens_smaller_sizes(source, matrix, tmp_path):

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from gguftools.conversion.convert import convert
 from gguftools.conversion.options import ConvertOptions
@@ -16,6 +18,7 @@ from gguftools.writing.options import WriteOptions
 from quants.errors import FileError
 
 from ...conftest import ROOT
+from ..image_checkpoints import WIDTH, pipeline
 from .test_adapters import adapter
 
 __all__ = ["adapter"]
@@ -88,3 +91,29 @@ def test_an_adapter(folder: Path, adapter: Path, tmp_path: Path, name: str) -> N
             options=ConvertOptions(lora=adapter),
         )
     assert not (tmp_path / "out.gguf").exists()
+
+
+@pytest.mark.parametrize("part", ["model", "all"])
+@pytest.mark.parametrize("outtype", ["f16", "q4_k_m"])
+@pytest.mark.parametrize("name", ["transformer", "lora"])
+def test_an_image_model(tmp_path: Path, outtype: str, name: str, part: Any) -> None:
+    folder = pipeline(tmp_path / "FLUX")
+    stem = "lora_unet_img_in.lora"
+    lora = {f"{stem}_down.weight": np.ones((2, 64), "f4"), f"{stem}_up.weight": np.ones((WIDTH, 2), "f4")}
+    save_file(lora, tmp_path / "lora.safetensors")
+    weights = folder / "transformer" / "diffusion_pytorch_model.safetensors"
+    changed = weights if name == "transformer" else tmp_path / "lora.safetensors"
+    options = ConvertOptions(merge_lora=[tmp_path / "lora.safetensors"])
+    with pytest.raises(FileError, match=f"{changed.name} was changed while it was read"):
+        converting(folder, tmp_path / "out.gguf", lambda: replaced(changed), outtype, options=options, part=part)
+    left = {path.name for path in tmp_path.iterdir() if ".partial" not in path.name}
+    assert left == {"FLUX", "lora.safetensors"}
+
+
+@pytest.mark.parametrize("name", ["vae", "text_encoder", "text_encoder_2", "tokenizer_2"])
+def test_other_parts_of_an_image_model(tmp_path: Path, name: str) -> None:
+    folder = pipeline(tmp_path / "FLUX")
+    changed = next((folder / name).glob("*.safetensors"), folder / name / "spiece.model")
+    with pytest.raises(FileError, match=f"{changed.name} was changed while it was read"):
+        converting(folder, tmp_path / "out.gguf", lambda: replaced(changed), "f16", part="all")
+    assert [path.name for path in tmp_path.iterdir()] == ["FLUX"]

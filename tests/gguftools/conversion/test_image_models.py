@@ -301,6 +301,30 @@ def test_what_means_nothing_is_refused(tmp_path, part, options, problem):
     assert [path.name for path in tmp_path.iterdir()] == ["FLUX"]
 
 
+def test_parts_whose_weights_were_not_fetched(tmp_path):
+    folder = pipeline(tmp_path / "FLUX")
+    (folder / "vae" / "diffusion_pytorch_model.safetensors").unlink()
+    (folder / "text_encoder_2" / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    report = gguftools.convert(folder, tmp_path / "x.gguf")
+    assert report.warnings == ['other parts are not written: clip-l; part="all" writes them, too']
+    gguftools.convert(folder, tmp_path / "c.safetensors", part="clip-l")
+    for part, problem in (("all", "git-lfs pointer"), ("vae", "vae has no weights"), ("text-encoders", "git-lfs")):
+        with pytest.raises(FileError, match=problem):
+            gguftools.convert(folder, tmp_path / "y.gguf", part=part)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["FLUX", "c.safetensors", "x.gguf"]
+
+
+def test_every_tensor_is_written_or_named(tmp_path):
+    tensors = whole_checkpoint() | {"betas": np.zeros(3, "f4"), "model_ema.decay": np.zeros(1, "f4")}
+    tensors |= {"odd.thing": np.zeros(3, "f4"), "vocoder.x": np.zeros(3, "f4")}
+    save_file(tensors, tmp_path / "all.safetensors")
+    report = gguftools.convert(tmp_path / "all.safetensors", tmp_path / "x.gguf", part="all")
+    written = [each.name for output in report.outputs for each in output.tensors]
+    assert len(written) == len(tensors) - 3
+    assert [each for each in report.warnings if "odd" in each] == ["1 tensors of no known part are left out: odd.thing"]
+    assert load_file(tmp_path / "x-audio-vae.safetensors").keys() == {"vocoder.x"}
+
+
 @pytest.mark.parametrize("config", [b"[]", b"{", b'{"_class_name": 3, "architectures": 7}', b"\xff"])
 def test_configs_that_lie(tmp_path, config):
     component(tmp_path / "m", flux(), {})

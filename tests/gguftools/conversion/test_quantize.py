@@ -258,12 +258,13 @@ def test_any_architecture_and_any_key_is_carried_over(tmp_path: Path) -> None:
     assert {n: t.format.name for n, t in written.tensors.items()} == {
         tensors[0].name: "Q4_0",
         tensors[1].name: "F32",
-        tensors[2].name: "F16",
+        tensors[2].name: "F32",  # of an image model, matrices alone are quantized
         "scalar": "F32",
     }
     assert list(written.metadata["comfy.gguf.orig_shape.x"]) == [3, 5]
     assert written.metadata["general.file_type"] == 2
-    assert report.outputs[0].fallbacks[0].name == "vae.conv.weight"
+    assert not report.outputs[0].fallbacks
+    assert report.warnings[0].startswith("no known model with the tag 'flux' has tensors of these names")
 
 
 def test_copy_of_a_file_without_a_type_says_guessed(tmp_path: Path) -> None:

@@ -60,6 +60,18 @@ def test_a_converted_file_gives_the_same_as_its_source(folder, model):
     assert values(report.outputs[0].file) == values(once)
 
 
+def test_rearranged_convolutions_are_quantized(folder):
+    """The layout that ComfyUI-GGUF alone reads, in which rows of convolutions take K blocks."""
+    source = diffusion_models.write(folder / "unet.safetensors", "sdxl")
+    options = gguftools.ConvertOptions(reader="comfyui")
+    once = gguftools.convert(source, folder / "once.gguf", "Q4_K_M", options=options).outputs[0].file
+    base = gguftools.convert(source, folder / "unet.gguf", options=options).outputs[0].file
+    made = gguftools.quantize(base, "Q4_K_M", folder / "twice.gguf").outputs[0].file
+    assert values(made) == values(once)
+    form, shape, _ = values(made)["input_blocks.1.0.in_layers.2.weight"]
+    assert (form, shape[1]) == ("Q4_K", 256)
+
+
 def test_no_key_and_a_prefix(folder):
     """As stable-diffusion.cpp writes files: shapes without first ones, and convolutions over time folded."""
     arrays = stored("wan_t2v", "model.diffusion_model.", folded=True, cut=True)
@@ -128,13 +140,33 @@ def test_a_tag_whose_names_are_not_known(tmp_path):
     assert [each.format for each in report.outputs[0].tensors] == ["Q4_K", "F16"]
 
 
-@pytest.mark.parametrize("metadata", [{}, {"general.architecture": "pig"}, {"general.architecture": "flux"}])
+MISSING = [{}, {"general.architecture": "pig"}, {"general.architecture": "flux"}]
+
+
+def test_a_tag_of_another_family(tmp_path):
+    """Programs tell a model by its names, and so do we."""
+    source = write(tmp_path / "wan.gguf", stored("wan_i2v", folded=True), {"general.architecture": "flux"})
+    report = gguftools.quantize(source, "Q4_K_M", tmp_path / "out.gguf")
+    assert report.warnings == ["the tensors are those of Wan, whose tag is 'wan'; the file says 'flux'"]
+    chosen = {tensor.name: tensor.format for tensor in report.outputs[0].tensors}
+    assert (chosen["text_embedding.0.weight"], chosen["blocks.0.ffn.2.weight"]) == ("F16", "Q6_K")
+
+
+@pytest.mark.parametrize("metadata", MISSING)
 def test_a_block_is_missing(tmp_path, metadata):
     prefix = "" if metadata.get("general.architecture") == "pig" else "model.diffusion_model."
     arrays = stored("flux_dev", prefix).items()
     kept = {name: each for name, each in arrays if "single_blocks.0." not in name}
     with pytest.raises(ModelError, match=r"single_blocks\.0\."):
         gguftools.quantize(write(tmp_path / "part.gguf", kept, metadata), "Q8_0", tmp_path / "out.gguf")
+
+
+def test_other_parts_of_a_checkpoint_are_told(tmp_path):
+    others = {"vae.decoder.conv_in.weight": np.zeros((8, 4, 3, 3), np.float16)}
+    source = diffusion_models.write(tmp_path / "all.safetensors", "flux_dev", "model.diffusion_model.", others)
+    report = gguftools.quantize(source, "Q8_0", tmp_path / "out.gguf", write=WriteOptions(manifest=True))
+    assert report.warnings == ["other parts are not in the file: vae; `convert` writes them"]
+    assert (tmp_path / "out.gguf.manifest.json").exists()
 
 
 def test_quantized_weights_are_not_quantized_again(folder):
@@ -148,7 +180,7 @@ def test_few_bits_without_importance(folder):
     source = write(folder / "bare.gguf", stored("flux_dev"), {"general.architecture": "flux"})
     with pytest.raises(OptionError, match="IQ2_XXS needs an importance matrix") as caught:
         gguftools.quantize(source, "IQ2_XXS", folder / "few.gguf")
-    assert "stable-diffusion.cpp measures one while it generates (`--imat-out`)" in caught.value.hint
+    assert "stable-diffusion.cpp measures one while it makes images" in caught.value.hint
     assert gguftools.quantize(source, "IQ3_S", folder / "some.gguf").outputs[0].nbytes
 
 
