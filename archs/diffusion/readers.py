@@ -53,6 +53,8 @@ LEADING: Mapping[str, Mapping[str, int]] = {
     "z_image": {"x_pad_token": 2, "cap_pad_token": 2},
     "wan*": {"*.modulation": 3, "img_emb.emb_pos": 3, "casual_audio_encoder.weights": 4},
     "sd3": {"pos_embed": 3},
+    "pixart*": {"pos_embed": 3},
+    "joyimage": {"*.modulate_table": 3},
     "aura": {"positional_encoding": 3, "register_tokens": 3},
 }
 # Convolutions over time, with five dimensions, by globs of families.
@@ -66,6 +68,7 @@ OVER_TIME: Mapping[str, tuple[str, ...]] = {
         "frame_packer.proj*.weight",
     ),
     "hyvid*": ("img_in.proj.weight",),
+    "joyimage": ("img_in.weight",),
     "hidream_o1": ("visual.patch_embed.proj.weight",),
 }
 # Tag, and a name of its files → the convolution over time that ComfyUI-GGUF's converter leaves out of them.
@@ -94,6 +97,8 @@ SD_SIGNATURES = (
     "video_patch_proj.weight",
     "blocks.0.cross_attn.norm_k.weight",
     "patch_embedder.weight",
+    "img_embedder.proj1.weight",
+    "self_attn.q_proj_mot_gen.weight",
     "embed_image_indicator.weight",
     "txtfusion.projector.weight",
     "text_fusion.projector.weight",
@@ -104,7 +109,8 @@ MAX_NAME = 160  # characters of a name with the zero at its end; releases of 202
 GGML_MAX_NAME = 64  # of stock ggml
 LAST_TYPE = 40  # number of the newest format that its ggml has
 
-# diffusers: classes whose `from_single_file` takes the published names, by family.
+# diffusers: classes whose `from_single_file` takes the published names, by family. That of Cosmos 1 looks for a name in
+# the tensors that it has already removed.
 CLASSES: Mapping[str, str] = {
     "flux": "FluxTransformer2DModel",
     "chroma": "ChromaTransformer2DModel",
@@ -115,10 +121,10 @@ CLASSES: Mapping[str, str] = {
     "sdxl_refiner": "UNet2DConditionModel",
     "aura": "AuraFlowTransformer2DModel",
     "hidream": "HiDreamImageTransformer2DModel",
-    "cosmos1": "CosmosTransformer3DModel",
     "cosmos_predict2": "CosmosTransformer3DModel",
     "ltxv": "LTXVideoTransformer3DModel",
     "ltx2": "LTX2VideoTransformer3DModel",
+    "mochi": "MochiTransformer3DModel",
     "hyvid": "HunyuanVideoTransformer3DModel",
     "wan": "WanTransformer3DModel",
     "wan_vace": "WanVACETransformer3DModel",
@@ -131,11 +137,11 @@ CLASSES: Mapping[str, str] = {
     "ernie_image": "ErnieImageTransformer2DModel",
     "minimax_h3": "MiniMaxH3Transformer3DModel",
 }
+POSITIONS = "img_emb.emb_pos"  # of Wan's images
 NEEDED_PREFIXES: Mapping[str, str] = {  # that those classes look for, by family
     "sd1": MODEL_PREFIX,
     "sdxl": MODEL_PREFIX,
     "sdxl_refiner": MODEL_PREFIX,
-    "cosmos1": "net.",
 }
 
 
@@ -345,6 +351,10 @@ def diffusers(file: ImageFile) -> Iterator[Fault]:
         if needed != file.prefix or (file.prefix not in ("", MODEL_PREFIX) and not needed):
             problem = f"names have the prefix {file.prefix!r}; {name} looks for {needed!r}"
             yield Fault(ERROR, some(file.tensors), problem, "`gguftools convert --for diffusers`")
+        if POSITIONS in file.own:
+            yield Fault(
+                WARNING, POSITIONS, "has no place in diffusers: the model of first and last frames is not loaded"
+            )
     unread = [name for name, each in file.tensors.items() if each.format.name not in (*FLOATS, *FAST)]
     if unread:
         problem = f"is {file.tensors[unread[0]].format.name}, which its loader refuses ({some(unread)})"
