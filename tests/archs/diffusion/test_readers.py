@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -18,6 +20,7 @@ from archs.plans.diffusion import plan_diffusion
 from quants import Tensor, format_named, from_array
 
 from ... import diffusion_models
+from ...conftest import DATA
 
 Tensors = Mapping[str, Tensor]
 PATCHES = "patch_embedding.weight"
@@ -205,6 +208,16 @@ def test_prefixes() -> None:
     net = {f"net.{name}": each for name, each in tensors.items()}
     assert "have the prefix 'net.'" in errors("sdcpp", metadata, net)
     assert any("have the prefix 'net.'" in fault.problem for fault in looked_at("comfyui", metadata, net).faults)
+
+
+def test_names_of_diffusers() -> None:
+    """A file in diffusers' layout is for diffusers alone."""
+    record = json.loads(gzip.decompress((DATA / "diffusers_layouts.json.gz").read_bytes()))["flux"]["tensors"]
+    tensors = {name: from_array(name, np.zeros(shape, np.float32)) for name, (shape, _, _) in record.items()}
+    metadata = Metadata({"general.architecture": "flux"})
+    assert "the names are those of diffusers' layout" in errors("comfyui", metadata, tensors)
+    assert looked_at("diffusers", metadata, tensors).loads
+    assert any("which it renames in part" in fault.problem for fault in looked_at("sdcpp", metadata, tensors).faults)
 
 
 def test_names_beyond_ggml() -> None:
