@@ -47,6 +47,16 @@ FAST = frozenset(
 SLOW = frozenset(
     ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4"]
 )  # by gguf-py
+UMT5_EMBEDDING = (256384, 4096)  # of the encoder whose vocabulary it takes from the file
+UMT5_KEYS = (
+    "tokens",
+    "scores",
+    "token_type",
+    "add_space_prefix",
+    "remove_extra_whitespaces",
+    "eos_token_id",
+    "padding_token_id",
+)
 LLAMA_HEADS, LLAMA_KV_HEADS = 32, 8  # that it un-permutes any "llama" text encoder with
 # Tensors with a leading dimension of 1, which other programs lose: dimensions by globs of families and of names.
 LEADING: Mapping[str, Mapping[str, int]] = {
@@ -391,7 +401,7 @@ def verdicts(file: ImageFile) -> tuple[Verdict, ...]:
     return tuple(verdict(reader, file) for reader in READERS)
 
 
-def text_encoder_faults(reader: Reader, metadata: Metadata) -> Iterator[Fault]:
+def text_encoder_faults(reader: Reader, metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[Fault]:
     """Yield why a program takes a file of a language model or of its encoder as no text encoder."""
     tag, file_type = metadata.get(TAG), metadata.get("general.type")
     if reader == "diffusers":
@@ -403,6 +413,12 @@ def text_encoder_faults(reader: Reader, metadata: Metadata) -> Iterator[Fault]:
         if tag == "llama" and heads != [LLAMA_HEADS, LLAMA_KV_HEADS]:
             problem = f"heads are {heads}; it un-permutes with {LLAMA_HEADS} and {LLAMA_KV_HEADS}, which gives noise"
             yield Fault(ERROR, "llama.attention.head_count", problem)
+        embedding = tensors.get("token_embd.weight")
+        if tag in ("t5", "t5encoder") and embedding is not None and embedding.shape == UMT5_EMBEDDING:
+            keys = [f"tokenizer.ggml.{key}" for key in UMT5_KEYS if f"tokenizer.ggml.{key}" not in metadata]
+            if keys:
+                remedy = "convert umT5 again, from a folder with its tokenizer"
+                yield Fault(ERROR, keys[0], f"is missing: the vocabulary is made of this file ({some(keys)})", remedy)
 
 
 def readers_of(family: DiffusionFamily) -> tuple[Reader, ...]:
