@@ -314,11 +314,11 @@ def sdcpp(file: ImageFile) -> Iterator[Fault]:
             and _without_ones(shape) != _without_ones(tensor.shape)
         ):
             problem = f"is stored in rows of {tensor.width}, which only ComfyUI-GGUF undoes"
-            yield Fault(ERROR, name, problem, "`gguftools convert` without --for comfyui, or --for sdcpp")
+            yield Fault(ERROR, name, problem, "`gguftools convert --for sdcpp`")
             break
     yield from _beyond_ggml(file)
     if any(name.startswith("input_blocks.") for name in file.own):
-        problem = "it tells the version by the text encoders: give them, too, such as --clip_l and --clip_g"
+        problem = "it tells the version by the text encoders: give it those files, too"
         yield Fault(NOTE, "the file", problem)
 
 
@@ -374,7 +374,7 @@ def diffusers(file: ImageFile) -> Iterator[Fault]:
         problem = (
             f"is {file.own[as_bytes[0]].format.name}; only weights of linear layers are decoded ({some(as_bytes)})"
         )
-        yield Fault(ERROR, as_bytes[0], problem, "`gguftools convert --for diffusers`, or --outtype f16")
+        yield Fault(ERROR, as_bytes[0], problem, "`gguftools convert --for diffusers`, or another type: F16 or F32")
     yield from _lost_dimensions(file)
     yield from _patches(file, whole=True)
     for name, tensor in file.own.items():
