@@ -115,7 +115,7 @@ SD_SIGNATURES = (
     "double_stream_layers.0.img_instruct_attn.processor.img_to_q.weight",
     "dual_time_embed.semantic_embedder.linear_1.weight",
 )
-MAX_NAME = 160  # characters of a name with the zero at its end; releases of 2026 before summer: 128
+MAX_NAME = 160  # characters of a name with the zero at its end; in releases of May 2026 and before 128
 GGML_MAX_NAME = 64  # of stock ggml
 LAST_TYPE = 40  # number of the newest format that its ggml has
 
@@ -341,7 +341,7 @@ def _beyond_ggml(file: ImageFile) -> Iterator[Fault]:
     )
     arrays = [key for key in file.metadata if file.metadata.value(key).type is ValueType.ARRAY]
     if arrays:
-        problem = f"{what}: releases before summer 2026 do not load a file with it and an array ({some(arrays)})"
+        problem = f"{what}: releases of May 2026 and before do not load a file with it and an array ({some(arrays)})"
         yield Fault(WARNING, beyond[0], problem, "`gguftools convert --for sdcpp`")
     else:
         yield Fault(NOTE, beyond[0], f"{what}: it folds what is beyond ggml's {MAX_DIMENSIONS} dimensions")

@@ -14,7 +14,9 @@ from typer import Argument, Exit, Option
 from ..run_options import RunOptions
 
 if TYPE_CHECKING:
-    from ...conversion.options import ConvertOptions, Part, Reader
+    from archs.diffusion.spec import Reader
+
+    from ...conversion.options import ConvertOptions, Part
 
 EXAMPLES = (
     "gguftools convert checkpoint/ -o model.gguf",
