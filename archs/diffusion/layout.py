@@ -5,6 +5,7 @@ stable-diffusion.cpp does, and `comfy.gguf.orig_shape.NAME` keeps the shape for 
 InvokeAI). `rearrange` stores weights whose rows are no multiple of 256 in rows of 256, which only ComfyUI-GGUF undoes.
 """
 
+import fnmatch
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,6 +19,19 @@ from ..values import INTEGERS
 ORIGINAL_SHAPE = "comfy.gguf.orig_shape."
 MAX_DIMENSIONS = 4
 ROW = 256  # values in a row that every K format can take
+# Parameters whose first dimension is 1 → how many dimensions they have. stable-diffusion.cpp leaves it out.
+FIRST_ONES = {
+    "*.modulation": 3,
+    "*.modulate_table": 3,
+    "*emb_pos": 3,
+    "pos_embed": 3,
+    "positional_encoding": 3,
+    "register_tokens": 3,
+    "casual_audio_encoder.weights": 4,
+    "cap_pad_token": 2,
+    "x_pad_token": 2,
+    "txtfusion.projector.weight": 2,
+}
 REARRANGED_FROM = 512  # values of the smallest tensor that is rearranged
 
 
@@ -39,6 +53,13 @@ def published_shape(metadata: Metadata, name: str, shape: tuple[int, ...]) -> tu
     value = metadata.value(key)
     listed = tuple(map(int, value.data)) if value.element in INTEGERS else ()
     return listed if listed and min(listed) > 0 and math.prod(listed) == math.prod(shape) else shape
+
+
+def with_first_one(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that a parameter was published with, where a first dimension of 1 may have been left out."""
+    bare = name.removeprefix("model.diffusion_model.")
+    wanted = next((count for pattern, count in FIRST_ONES.items() if fnmatch.fnmatchcase(bare, pattern)), 0)
+    return (1, *shape) if len(shape) == wanted - 1 else shape
 
 
 def fold(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Value]]:

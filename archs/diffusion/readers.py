@@ -13,8 +13,21 @@ from quants import Tensor
 
 from ..metadata import Metadata
 from ..values import ValueType
-from .image_file import CONVERT, ERROR, NOTE, TAG, WARNING, Fault, ImageFile, set_tag, shape_faults, some, wrong_tensors
-from .layout import MAX_DIMENSIONS, shape_key
+from .image_file import (
+    CONVERT,
+    ERROR,
+    NOTE,
+    ORIGINAL,
+    TAG,
+    WARNING,
+    Fault,
+    ImageFile,
+    set_tag,
+    shape_faults,
+    some,
+    wrong_tensors,
+)
+from .layout import MAX_DIMENSIONS, shape_key, with_first_one
 from .spec import READERS, DiffusionFamily, Reader
 
 T = TypeVar("T")
@@ -58,15 +71,6 @@ UMT5_KEYS = (
     "padding_token_id",
 )
 LLAMA_HEADS, LLAMA_KV_HEADS = 32, 8  # that it un-permutes any "llama" text encoder with
-# Tensors with a leading dimension of 1, which other programs lose: dimensions by globs of families and of names.
-LEADING: Mapping[str, Mapping[str, int]] = {
-    "z_image": {"x_pad_token": 2, "cap_pad_token": 2},
-    "wan*": {"*.modulation": 3, "img_emb.emb_pos": 3, "casual_audio_encoder.weights": 4},
-    "sd3": {"pos_embed": 3},
-    "pixart*": {"pos_embed": 3},
-    "joyimage": {"*.modulate_table": 3},
-    "aura": {"positional_encoding": 3, "register_tokens": 3},
-}
 # Convolutions over time, with five dimensions, by globs of families.
 OVER_TIME: Mapping[str, tuple[str, ...]] = {
     "wan*": (
@@ -225,11 +229,11 @@ def _comfyui_formats(file: ImageFile) -> Iterator[Fault]:
     if as_bytes:
         form = packed[as_bytes[0]].format
         problem = f"is {form.name}; a parameter of this sort is read as its bytes, and has a wrong size"
-        yield Fault(ERROR, as_bytes[0], f"{problem} ({some(as_bytes)})", "F32 or F16 is read; " + CONVERT)
+        yield Fault(ERROR, as_bytes[0], f"{problem} ({some(as_bytes)})", CONVERT)
     norms = [name for name, each in packed.items() if len(each.shape) == 1 and name.endswith(".weight")]
     if norms and not as_bytes:
         problem = f"is {packed[norms[0]].format.name}, which RMS norms read as bytes ({some(norms)})"
-        yield Fault(WARNING, norms[0], problem, "F32 is read by all; " + CONVERT)
+        yield Fault(WARNING, norms[0], problem, CONVERT)
     slow = [name for name, each in packed.items() if each.format.name in SLOW]
     reshaped = [name for name in slow if shape_key(file.prefix + name) in file.metadata]
     if reshaped:
@@ -259,14 +263,11 @@ def _of_family(file: ImageFile, table: Mapping[str, T]) -> Iterator[T]:
 
 
 def _lost_dimensions(file: ImageFile) -> Iterator[Fault]:
-    """Find tensors that have lost their leading dimensions of 1."""
-    wanted = [(pattern, size) for entry in _of_family(file, LEADING) for pattern, size in entry.items()]
-    for pattern, dimensions in wanted:
-        names = [name for name in file.own if fnmatch.fnmatchcase(name, pattern)]
-        lost = [name for name in names if len(file.published(name)) < dimensions]
-        if lost:
-            problem = f"has {len(file.published(lost[0]))} dimensions; {dimensions} were published ({some(lost)})"
-            yield Fault(ERROR, lost[0], problem, CONVERT)
+    """Find parameters that have lost their first dimension of 1."""
+    shapes = {name: file.published(name) for name in file.own}
+    if lost := [name for name, shape in shapes.items() if with_first_one(name, shape) != shape]:
+        count = len(shapes[lost[0]])
+        yield Fault(ERROR, lost[0], f"has {count} dimensions; {count + 1} were published ({some(lost)})", CONVERT)
 
 
 def _patches(file: ImageFile, whole: bool) -> Iterator[Fault]:
@@ -277,7 +278,7 @@ def _patches(file: ImageFile, whole: bool) -> Iterator[Fault]:
     for (tag, name), patches in PATCHES.items():
         if file.tag == tag and name in file.own and file.family is None and patches not in file.own:
             problem = "is missing: another converter left it out, for a second step that was not done"
-            yield Fault(ERROR, patches, problem, CONVERT)
+            yield Fault(ERROR, patches, problem, ORIGINAL)
     patterns = [pattern for entry in _of_family(file, OVER_TIME) for pattern in entry]
     for name, tensor in file.own.items():
         if file.in_diffusers or not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):

@@ -168,7 +168,7 @@ def places_of(family: DiffusionFamily, tensors: Tensors) -> dict[str, list[Place
 
     A module of diffusers whose halves are two published ones has two places, all others one.
     """
-    found = {name.removesuffix(".weight"): [Place(name)] for name in tensors if name.endswith(".weight")}
+    found = {name.removesuffix(".weight"): [Place(name)] for name in tensors if not name.endswith(".bias")}
     of_diffusers: dict[str, list[Place]] = defaultdict(list)
     for name, place in _in_diffusers(family, tensors):
         of_diffusers[name].append(place)

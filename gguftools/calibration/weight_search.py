@@ -1,9 +1,9 @@
 """Search for the recipe of a size by the errors of weights: for image and video models, which are not run.
 
-A weight in a format costs the square of its relative error, as `diff --errors` measures it, times a power of its number
-of values: of some rows, and with columns weighted by their importance where a matrix is given. The sum over all weights
-is made least within the size (`knapsack`). No block counts more than another by its place, as nobody has published
-measurements by which it should.
+A weight in a format costs the square of its relative error, as `diff --errors` measures it, times its share: of some
+rows, and with columns weighted by their importance where a matrix is given. The sum over all weights is made least
+within the size (`knapsack`). Shares grow with the number of values. Where somebody measured what the blocks of a model
+lose, as of Flux.1, each block's weights have that together (`block_losses`); the blocks of other models count alike.
 """
 
 import math
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from archs.diffusion.layout import published_shape
 from quants import Format, Tensor, format_named
 from quants.arguments import thread_count
 from quants.errors import OptionError
@@ -25,6 +26,7 @@ from quants.threads import started_pool
 
 from ..models.contents import streamed_tensors
 from ..models.model import Model
+from ..quantization.diffusion_recipes import family_for
 from ..quantization.imatrix import ImportanceMatrix, importance_for
 from ..quantization.recipe_texts import recipe_of, recipe_text, rules_for
 from ..quantization.recipes import Recipe
@@ -32,6 +34,7 @@ from ..writing.finiteness import check_finite_values
 from ..writing.options import WriteOptions
 from ..writing.report import OutputReport, TensorReport
 from ..writing.resume import SEARCHED, fingerprint
+from .block_losses import losses_by_block
 from .encoded import Encoded, open_encoded
 from .knapsack import Candidate, best_within, limits
 from .search import digest_of
@@ -138,12 +141,13 @@ class WeightSearch:
 
     def _best(self, target: Target, errors: Errors) -> WeightSearchResult:
         size, sizes = self.sizes.size_of(target), self.sizes
+        shares = self.shares()
         tables = {
             name: [
                 Candidate(
                     form.name,
                     size(math.prod(shape[:-1]) * form.row_bytes(shape[-1])),
-                    errors[name][form.name] * math.prod(shape) ** SHARE,
+                    errors[name][form.name] * shares[name],
                 )
                 for form in forms
             ]
@@ -161,6 +165,21 @@ class WeightSearch:
         text = recipe_text(rules, self._remarks(target, error, len(chosen)))
         recipe = recipe_of(target.name, rules, "found by measurement")
         return WeightSearchResult(recipe, error, text, short_of(sizes.total(target), used))
+
+    def shares(self) -> dict[str, float]:
+        """Return by how much the squared relative error of each weight counts."""
+        searched = self.sizes.searched
+        shapes = {
+            name: published_shape(self.model.metadata, name, each.shape) for name, each in self.model.tensors.items()
+        }
+        family = family_for(self.model.architecture, shapes)
+        own = {name: math.prod(each.shape) ** SHARE for name, each in searched.items()}
+        losses = losses_by_block(family.name if family else "", searched)
+        for block, loss in losses.items():
+            names = [name for name in own if name.startswith(block)]
+            whole = sum(own[name] for name in names)
+            own |= {name: loss * own[name] / whole for name in names}
+        return own
 
     def _remarks(self, target: Target, error: float, count: int) -> list[str]:
         by = "alike" if self.matrix is None else f"by {self.matrix.path.name}"

@@ -62,17 +62,21 @@ def convert(
     options: ConvertOptions = ConvertOptions(),
     write: WriteOptions = WriteOptions(),
 ) -> QuantizeReport:
-    """Convert a Hugging Face checkpoint to GGUF.
+    """Convert a Hugging Face checkpoint to GGUF, or an image or video model.
 
-    source: a folder, or hf://ORG/MODEL[@REVISION], which is read over the network without a local copy. output: a file,
-    or a folder for NAME-OUTTYPE.gguf; default the current folder. outtype: F32, F16, BF16, Q8_0, any recipe, "auto",
-    which follows the checkpoint, or "exact": each weight in the smallest blocks that hold its values exactly, else in
-    the type `options.fallback`.
+    source: a folder, or hf://ORG/MODEL[@REVISION], which is read over the network without a local copy. Of an image
+    or video model also a weight file, any file of a sharded set, or a GGUF file that another program wrote. output:
+    a file, or a folder for NAME-OUTTYPE.gguf; default the current folder. outtype: F32, F16, BF16, Q8_0, any
+    recipe, "auto", which follows the checkpoint, or "exact": each weight in the smallest blocks that hold its
+    values exactly, else in the type `options.fallback`.
 
     part: "model"; "mmproj", the image and audio encoders, for llama.cpp's --mmproj; "all", the text model, and its
     encoders next to it as mmproj-NAME, in the checkpoint's type if outtype is a recipe; "mtp", the MTP layers with
     embedding and output, as a draft model; "lora", the adapter in the folder `options.lora` for the base model
-    `source`, F32 by default. Default names of mmproj and mtp begin with these.
+    `source`, F32 by default. Default names of mmproj and mtp begin with these. Of an image or video model: "model";
+    "vae"; "text-encoders" or one of them, "clip-l", "clip-g", "clip-h", "t5xxl" or "llm"; "clip-vision"; "all", each in
+    a file of its own: VAE and CLIP as .safetensors, T5 and language models as GGUF, which are Q8_0 if outtype is a
+    recipe.
 
     imatrix, gptq: if outtype is a recipe, as for `quantize`. options: of the conversion. write: how files are written.
     A run leaves its work to resume if `write.resume` is set, if it reads over the network, or if it writes a recipe.

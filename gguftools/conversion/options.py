@@ -35,18 +35,18 @@ class ConvertOptions:
     """Options of a conversion besides the type of weights.
 
     pre: the pre-tokenizer's GGUF name, if the tokenizer's structure does not tell. embed_tokenizer: also keep
-    tokenizer.json in the file. check_tokenizer: compare the file's vocabulary with the checkpoint's own tokenizer on
-    some hundred texts; a difference is a warning. merge_lora: PEFT folders to add to the weights, each with a scale if
-    it is not 1. lora: with part="lora", the PEFT folder of the adapter to write for the base model. predictor: folder
-    of the predictor for a PowerInfer file. no_mtp: leave out the MTP layers, which are in the model's file otherwise.
-    sentence_transformers_dense_modules: also write the matrices that EmbeddingGemma multiplies pooled states with.
-    target_model_dir: the folder of the target model of a draft; its config.json and tokenizer are read. task: write the
-    weights of this task, of a checkpoint with weights for several (Jina v3). fallback: with the outtype "exact", the
-    type of weights that no blocks hold exactly: F32, F16, BF16, Q8_0 or "auto". rounded_grids: with it, also use blocks
-    that give the values of a BF16 or F16 weight after rounding to that type. reader: of an image or video model, the
-    program whose layout is written: "comfyui" (also rearranges convolutions of U-Nets, so that recipes take them),
-    "sdcpp" or "diffusers" (keeps 5-D tensors); None for one that all but diffusers read. quantize: more options of
-    `quantize`.
+    tokenizer.json in the file. check_tokenizer: compare the file's vocabulary with the checkpoint's own tokenizer
+    on some hundred texts; a difference is a warning. merge_lora: PEFT folders to add to the weights, of an image or
+    video model LoRA files, each with a scale if it is not 1. lora: with part="lora", the PEFT folder of the adapter
+    to write for the base model. predictor: folder of the predictor for a PowerInfer file. no_mtp: leave out the MTP
+    layers, which are in the model's file otherwise. sentence_transformers_dense_modules: also write the matrices
+    that EmbeddingGemma multiplies pooled states with. target_model_dir: the folder of the target model of a draft;
+    its config.json and tokenizer are read. task: write the weights of this task, of a checkpoint with weights for
+    several (Jina v3). fallback: with the outtype "exact", the type of weights that no blocks hold exactly: F32,
+    F16, BF16, Q8_0 or "auto". rounded_grids: with it, also use blocks that give the values of a BF16 or F16 weight
+    after rounding to that type. reader: of an image or video model, the program whose layout is written: "comfyui"
+    (also rearranges convolutions of U-Nets, so that recipes take them), "sdcpp" or "diffusers" (keeps 5-D tensors);
+    None for one that all but diffusers read. quantize: more options of `quantize`.
     """
 
     pre: str | None = None

@@ -222,7 +222,7 @@ def _of_pickle(path: Path) -> Mapping[str, Tensor]:
 
 def _of_gguf(path: Path) -> Weights:
     """Return the tensors of a GGUF file in their published shapes. Raises FileError."""
-    from archs.diffusion.layout import ORIGINAL_SHAPE, published_shape, unfolded
+    from archs.diffusion.layout import ORIGINAL_SHAPE, published_shape, unfolded, with_first_one
     from archs.transforms import as_float32, reshape
 
     from ..io.gguf.reader import open_gguf
@@ -230,7 +230,7 @@ def _of_gguf(path: Path) -> Weights:
     file = open_gguf(path)
     tensors = dict(file.tensors)
     for name, tensor in tensors.items():
-        shape = published_shape(file.metadata, name, tensor.shape)
+        shape = with_first_one(name, published_shape(file.metadata, name, tensor.shape))
         if shape != tensor.shape:
             whole = not tensor.format.is_quantized or shape[-1] == tensor.shape[-1]
             tensors[name] = reshape(tensor if whole else as_float32(tensor), shape)

@@ -14,8 +14,6 @@ from typer import Argument, Exit, Option
 from ..run_options import RunOptions
 
 if TYPE_CHECKING:
-    from archs.diffusion.spec import Reader
-
     from ...conversion.options import ConvertOptions, Part
 
 EXAMPLES = (
@@ -60,7 +58,9 @@ class CheckpointOptions:
     pre: Annotated[str | None, "Pre-tokenizer (tokenizer.ggml.pre), where it is not recognized."] = None
     embed_tokenizer: Annotated[bool, "Also store tokenizer.json itself in the file."] = False
     lora: Annotated[Path | None, "Convert this PEFT adapter instead; of MODEL only config.json is needed."] = None
-    merge_lora: Annotated[list[Any] | None, "Merge a PEFT adapter into the weights."] = None
+    merge_lora: Annotated[
+        list[Any] | None, "Merge a PEFT adapter, or a LoRA file of an image model, into the weights."
+    ] = None
     mmproj: Annotated[bool, "Vision/audio encoder (mmproj): write it instead, as mmproj-NAME-OUTTYPE.gguf."] = False
     all_parts: Annotated[bool, "Write all files: the model and its mmproj, or VAE and text encoders."] = False
     mtp: Annotated[bool, "Write only the MTP layers, as a draft model: mtp-NAME-OUTTYPE.gguf."] = False
@@ -113,7 +113,7 @@ class CheckpointOptions:
             task=self.task,
             fallback=self.fallback,
             rounded_grids=self.rounded_grids,
-            reader=cast("Reader | None", self.reader),
+            reader=cast(Any, self.reader),
         )
 
 

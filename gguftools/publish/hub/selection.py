@@ -23,6 +23,10 @@ INNER = re.compile(
     r"additional_chat_templates/[^/]+\.jinja|\d+_\w+/(config\.json|model\.safetensors)"
     r"|encoder/config\.json|tokenizer/[^/]+\.(json|txt|model)|helper/shim\.py"
 )
+PIPELINE = "model_index.json"  # of diffusers
+VARIANT = re.compile(
+    r"\.(fp16|bf16|fp8|non_ema)(-\d{5}-of-\d{5})?\.(safetensors|json)|\.index\.(fp16|bf16|fp8|non_ema)\.json"
+)
 HEADS = ("joint_head.safetensors", "head.pt")
 ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 LAYOUTS = ("model.safetensors", "pytorch_model.bin")
@@ -74,6 +78,9 @@ def choose(
         reasons = dict.fromkeys(named, NOT_CHOSEN)
         chosen = {path for path in named if _matches(path, include)}
         chosen |= _companions(named, chosen)
+    elif PIPELINE in named:
+        chosen = _of_pipeline(named)
+        reasons = {path: OTHER_FORMAT if path.endswith(WEIGHTS) else NOT_READ for path in named}
     elif "config.json" in named or any(path.endswith(".safetensors") for path in named):
         chosen = _of_checkpoint(named, read_index)
         reasons = {path: OTHER_FORMAT if path.endswith(WEIGHTS) else NOT_READ for path in named}
@@ -93,6 +100,24 @@ def _matches(path: str, patterns: Iterable[str]) -> bool:
     """Return True if a pattern matches the path or the file's name."""
     name = PurePosixPath(path).name
     return any(fnmatchcase(path, pattern) or fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _of_pipeline(named: Named) -> set[str]:
+    """Return the parts of a diffusers pipeline: of each folder the small files, and the weights in one precision."""
+    inside = {path for path in named if path.count("/") == 1}
+    small = {path for path in named if path.endswith(SMALL) and (path in inside or "/" not in path)}
+    weights = {path for path in inside if path.endswith(".safetensors")}
+    plain = {path for path in weights if not _is_variant(path)}
+    folders = {path.partition("/")[0] for path in plain}  # others have variants alone
+    chosen = plain | {path for path in weights if path.partition("/")[0] not in folders}
+    terms = {path for path in named if "/" not in path and path.upper().startswith(TERMS)}
+    unused = {path for path in small if _is_variant(path) and path.partition("/")[0] in folders}
+    return chosen | terms | (small - unused)
+
+
+def _is_variant(path: str) -> bool:
+    """Return True for the name of weights in another precision, as diffusers marks it: NAME.fp16.safetensors."""
+    return VARIANT.search(path) is not None
 
 
 def _of_checkpoint(named: Named, read_index: ReadIndex) -> set[str]:

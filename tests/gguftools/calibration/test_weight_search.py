@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 import gguftools
 from benchmarks.diffusion_models import flux_shapes, write
 from gguftools.calibration import weight_search as searching
+from gguftools.calibration.block_losses import losses_by_block
 from gguftools.calibration.target import SearchOptions
 from gguftools.calibration.texts import Calibration
 from gguftools.inspection.weight_errors import weight_errors
@@ -109,6 +110,43 @@ def test_weights_that_fit_few_steps_get_few_bits(tmp_path):
     order = ["Q8_0", "Q6_K", "Q5_K", "Q4_K", "IQ4_XS", "Q3_K", "Q2_K"]
     ranks = {name: order.index(form) for name, form in formats(report).items() if name in WEIGHTS}
     assert ranks[easy] > max(rank for name, rank in ranks.items() if name != easy)
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    """All blocks of Flux.1, which are thin: formats of 32 values alone fit."""
+    path = tmp_path_factory.mktemp("deep") / "flux.safetensors"
+    write(path, flux_shapes(19, 38, 64), random=True)
+    return path
+
+
+def bits_by_block(report):
+    values, bits = {}, {}
+    for tensor in report.outputs[0].tensors:
+        if "_blocks" in tensor.name and len(tensor.shape) == 2:
+            block = ".".join(tensor.name.split(".")[:2])
+            values[block] = values.get(block, 0) + math.prod(tensor.shape)
+            bits[block] = bits.get(block, 0) + 8 * tensor.nbytes
+    return {block: bits[block] / values[block] for block in values}
+
+
+def test_blocks_of_flux_count_by_what_they_lose(deep, tmp_path):
+    """As measured: the first most, and those before the last more than the middle."""
+    bits = bits_by_block(found(deep, tmp_path, target_size=None, target_bpw=7.5))
+    middle = [bits[f"single_blocks.{i}"] for i in range(10, 25)]
+    assert bits["double_blocks.0"] > max(middle)
+    assert bits["single_blocks.34"] > sum(middle) / len(middle)
+
+
+def test_shares_of_a_block_are_its_loss(deep):
+    model = gguftools.open(deep)
+    names = [name for name, tensor in model.tensors.items() if "_blocks" in name and len(tensor.shape) == 2]
+    losses = losses_by_block("flux", names)
+    assert len(losses) == 57
+    assert losses["double_blocks.0."] == pytest.approx(125.26 - 61.301)
+    assert losses["single_blocks.37."] == pytest.approx(4.3127 - 0.13739)
+    assert max(losses.values()) / min(losses.values()) > 20
+    assert losses_by_block("chroma", names) == losses_by_block("flux", names[:-4]) == {}
 
 
 def test_a_small_weight_is_measured_whole(tmp_path):

@@ -123,6 +123,18 @@ def test_a_part_alone(tmp_path):
     assert np.allclose(changed[LINEAR1], added(LINEAR1, expected), atol=1e-7)
 
 
+def test_differences_of_parameters():
+    base = arrays({"blocks.0.modulation": (1, 6, 8), "norm.weight": (8,)}, np.float32)
+    made = arrays({"modulation": (1, 6, 8), "norm": (8,)}, np.float32, 1)
+    adapter = {
+        "diffusion_model.blocks.0.modulation.diff": made["modulation"],
+        "diffusion_model.norm.diff": made["norm"],
+    }
+    result = in_memory(base, adapter)
+    assert np.array_equal(result["blocks.0.modulation"], base["blocks.0.modulation"] + made["modulation"])
+    assert np.array_equal(result["norm.weight"], base["norm.weight"] + made["norm"])
+
+
 def test_differences_as_a_whole(tmp_path):
     made = arrays({"w": (WIDTH, WIDTH), "b": (WIDTH,)}, np.float32)
     stem = "diffusion_model.double_blocks.0.img_attn.proj"
@@ -307,4 +319,4 @@ def test_names_of_flux_in_diffusers_have_places():
     [place] = places["transformer_blocks_0_attn_add_k_proj"]
     assert place.target == "double_blocks.0.txt_attn.qkv.weight"
     targets = {place.target for found in places.values() for place in found}
-    assert targets == {name for name in tensors if name.endswith(".weight")}
+    assert targets == {name for name in tensors if not name.endswith(".bias")}

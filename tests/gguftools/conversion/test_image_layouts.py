@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,16 @@ RANK = 2
 
 
 def published(path: Path) -> dict[str, tuple[tuple[int, ...], bytes]]:
-    """Return the tensors of a file in the shapes that they were published in, with their values."""
+    """Return the tensors of a file in the shapes that they were published in, with their values.
+
+    Under their published names: files for diffusers have the prefix that its U-Nets look for.
+    """
     with gguftools.open(path) as model:
         return {
-            name: (published_shape(model.metadata, name, each.shape), np.asarray(each).tobytes())
+            name.removeprefix("model.diffusion_model."): (
+                published_shape(model.metadata, name, each.shape),
+                np.asarray(each).tobytes(),
+            )
             for name, each in model.tensors.items()
         }
 
@@ -42,6 +49,26 @@ def test_layouts(tmp_path, name):
             assert published(tmp_path / "again.gguf").keys() == base.keys()
         gguftools.convert(tmp_path / "again.gguf", tmp_path / "back.gguf", write=OVER)
         assert published(tmp_path / "back.gguf") == published(tmp_path / "again.gguf")
+
+
+@pytest.mark.parametrize("name", ["sd35_medium", "aura", "z_image", "wan_i2v", "krea2"])
+def test_first_dimensions_of_1_come_back(tmp_path, name):
+    """stable-diffusion.cpp leaves them out of its files, which have no keys."""
+    source = diffusion_models.write(tmp_path / "x.safetensors", name)
+    gguftools.convert(source, tmp_path / "base.gguf")
+    base = published(tmp_path / "base.gguf")
+    with gguftools.open(tmp_path / "base.gguf") as model:
+        for key in list(model.metadata):
+            del model.metadata[key]
+        cut = {}
+        for each, tensor in model.tensors.items():
+            shape = tensor.shape[1:] if len(tensor.shape) > 1 and tensor.shape[0] == 1 else tensor.shape
+            cut[each] = replace(tensor, shape=shape)
+        assert any(cut[each].shape != model.tensors[each].shape for each in cut)
+        gguftools.Model(model.metadata, cut).save(tmp_path / "sd.gguf")
+    gguftools.convert(tmp_path / "sd.gguf", tmp_path / "back.gguf")
+    back = published(tmp_path / "back.gguf")
+    assert {each: shape for each, (shape, _) in back.items()} == {each: shape for each, (shape, _) in base.items()}
 
 
 @pytest.mark.parametrize("name", diffusion_models.ONE_PER_FAMILY)

@@ -15,7 +15,7 @@ import gguftools
 from quants.errors import ModelError
 
 from ...archs.prequantized.comfy_writers import Stored, as_bytes, int8, mxfp8, nvfp4, old_float8, plain
-from ..image_checkpoints import flux
+from ..image_checkpoints import flux, t5
 
 WRITERS: dict[str, Callable[[np.ndarray], Stored]] = {
     "scaled fp8": old_float8,
@@ -92,3 +92,21 @@ def test_scales_that_are_missing_are_refused(tmp_path):
     with pytest.raises(ModelError):
         gguftools.convert(tmp_path / "x.safetensors", tmp_path / "x.gguf")
     assert not (tmp_path / "x.gguf").exists()
+
+
+def test_a_packed_text_encoder_of_a_whole_checkpoint(tmp_path):
+    stored, _ = packed(old_float8, "model.diffusion_model.")
+    values = {}
+    for name, array in t5().items():
+        is_matrix = name.endswith((".q.weight", ".wo.weight"))
+        _, parts, meant = old_float8(array.astype(np.float32)) if is_matrix else ({}, {}, array.astype(np.float32))
+        layer = f"text_encoders.t5xxl.transformer.{name.removesuffix('weight')}"
+        stored |= {f"{layer}{ending}": each for ending, each in parts.items()}
+        stored |= {} if parts else {f"{layer}weight": ("F16", array)}
+        values[name] = meant
+    save(stored, tmp_path / "all.safetensors")
+    gguftools.convert(tmp_path / "all.safetensors", tmp_path / "t5.gguf", "F32", part="t5xxl")
+    with gguftools.open(tmp_path / "t5.gguf") as model:
+        assert len(model.tensors) == len(values)
+        wanted = values["encoder.block.1.layer.0.SelfAttention.q.weight"]
+        assert np.allclose(model.tensors["enc.blk.1.attn_q.weight"], wanted, atol=1e-6)

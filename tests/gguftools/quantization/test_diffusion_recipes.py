@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections import Counter
+
 import pytest
 
+import gguftools
 from archs.diffusion.spec import DiffusionFamily
+from benchmarks.diffusion_models import flux_shapes, write
 from gguftools.quantization.recipes import RECIPES, ModelFacts, Options, choose, model_facts, recipe_named
+from gguftools.writing.options import WriteOptions
 from quants.errors import OptionError
 from quants.format import format_named
 from tests import diffusion_models
@@ -285,3 +292,14 @@ def test_variants_with_a_better_embedding_are_refused(recipe):
     with pytest.raises(OptionError, match="a model of images has neither") as caught:
         chosen(recipe, "flux")
     assert caught.value.hint == f"name {recipe.removesuffix('_L') if recipe[1] in '26' else 'Q4_K_M'}"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the file would take 24 GB there")
+def test_flux_is_planned_without_reading_weights(tmp_path):
+    """A sparse file of 24 GB. 314 matrices and 466 others are what the peer's converter gives (ggufy, issue 1)."""
+    source = tmp_path / "flux.safetensors"
+    write(source, flux_shapes())
+    started = time.process_time()
+    output = gguftools.quantize(source, "Q4_K_M", write=WriteOptions(dry_run=True)).outputs[0]
+    assert time.process_time() - started < 5
+    assert Counter(tensor.format for tensor in output.tensors) == {"F32": 466, "Q4_K": 266, "Q5_K": 38, "BF16": 10}

@@ -26,6 +26,7 @@ from ....conftest import ROOT
 from ...cli.test_json_schema import problems
 from ...command_line import EXAMPLE, refused, typed
 from ...hub_server import COMMIT, Hub, serving
+from ...image_checkpoints import pipeline
 
 NAME = "jane/austen-4m"
 BLOCK = 1 << 18
@@ -351,3 +352,22 @@ def test_quiet_prints_the_files(hub: Hub) -> None:
     done = typed("fetch", NAME, "-q")
     assert sorted(done.stdout.split()) == sorted(f"austen-4m/{path.name}" for path in EXAMPLE.iterdir())
     assert done.stderr == ""
+
+
+def test_a_pipeline_with_all_its_parts(hub: Hub, source: Path) -> None:
+    """Of weights in several precisions the plain ones, and those of another only where there is nothing else."""
+    shutil.rmtree(source)
+    pipeline(source)
+    for name in ("transformer", "vae"):
+        weights = source / name / "diffusion_pytorch_model.safetensors"
+        shutil.copyfile(weights, weights.with_suffix(".fp16.safetensors"))
+    shutil.copyfile(source / "vae" / "config.json", source / "vae" / "x.safetensors.index.fp16.json")
+    (source / "vae" / "diffusion_pytorch_model.safetensors").unlink()
+    shutil.copyfile(source / "transformer" / "diffusion_pytorch_model.safetensors", source / "flux1.safetensors")
+    report = gguftools.fetch(NAME)
+    assert {each.file: each.reason for each in report.left_out} == {
+        "flux1.safetensors": "another copy of the weights",
+        "transformer/diffusion_pytorch_model.fp16.safetensors": "another copy of the weights",
+    }
+    report = gguftools.convert("austen-4m", f"{Path.cwd()}/", "Q8_0", part="all")
+    assert len(report.outputs) == 4
