@@ -17,7 +17,8 @@ from .spec import DiffusionFamily
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 TAG = "general.architecture"
-CONVERT = "convert the original again with `gguftools convert`"
+ORIGINAL = "convert the original again with `gguftools convert`"
+CONVERT = "`gguftools convert` arranges it anew, from the original or from this file"
 # Ends of names of scales that quantized checkpoints store next to their weights.
 SCALES = (".scale_weight", ".scale_input", ".weight_scale", ".weight_scale_2", ".input_scale", ".comfy_quant")
 FP8_MARK = "scaled_fp8"
@@ -124,10 +125,10 @@ def _why_unknown(file: ImageFile) -> str:
 def wrong_tensors(file: ImageFile) -> Iterator[Fault]:
     """Find tensors that are missing, and weights that no reader can make right images of."""
     if gap := missing_block(file.own):
-        yield Fault(ERROR, gap[0], f"no tensor of this block, and the last has the number {gap[1]}", CONVERT)
+        yield Fault(ERROR, gap[0], f"no tensor of this block, and the last has the number {gap[1]}", ORIGINAL)
     if scales := [name for name in file.tensors if name.endswith((*SCALES, FP8_MARK))]:
         problem = f"scales of a quantized checkpoint: its weights were not multiplied by them ({some(scales)})"
-        yield Fault(ERROR, scales[0], problem, CONVERT)
+        yield Fault(ERROR, scales[0], problem, ORIGINAL)
 
 
 def check_text_model(tag: object) -> None:

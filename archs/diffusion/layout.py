@@ -27,6 +27,7 @@ FIRST_ONES = {
     "pos_embed": 3,
     "positional_encoding": 3,
     "register_tokens": 3,
+    "casual_audio_encoder.weights": 4,
     "cap_pad_token": 2,
     "x_pad_token": 2,
     "txtfusion.projector.weight": 2,

@@ -13,8 +13,21 @@ from quants import Tensor
 
 from ..metadata import Metadata
 from ..values import ValueType
-from .image_file import CONVERT, ERROR, NOTE, TAG, WARNING, Fault, ImageFile, set_tag, shape_faults, some, wrong_tensors
-from .layout import MAX_DIMENSIONS, shape_key
+from .image_file import (
+    CONVERT,
+    ERROR,
+    NOTE,
+    ORIGINAL,
+    TAG,
+    WARNING,
+    Fault,
+    ImageFile,
+    set_tag,
+    shape_faults,
+    some,
+    wrong_tensors,
+)
+from .layout import MAX_DIMENSIONS, shape_key, with_first_one
 from .spec import READERS, DiffusionFamily, Reader
 
 T = TypeVar("T")
@@ -47,16 +60,17 @@ FAST = frozenset(
 SLOW = frozenset(
     ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4"]
 )  # by gguf-py
+UMT5_EMBEDDING = (256384, 4096)  # of the encoder whose vocabulary it takes from the file
+UMT5_KEYS = (
+    "tokens",
+    "scores",
+    "token_type",
+    "add_space_prefix",
+    "remove_extra_whitespaces",
+    "eos_token_id",
+    "padding_token_id",
+)
 LLAMA_HEADS, LLAMA_KV_HEADS = 32, 8  # that it un-permutes any "llama" text encoder with
-# Tensors with a leading dimension of 1, which other programs lose: dimensions by globs of families and of names.
-LEADING: Mapping[str, Mapping[str, int]] = {
-    "z_image": {"x_pad_token": 2, "cap_pad_token": 2},
-    "wan*": {"*.modulation": 3, "img_emb.emb_pos": 3, "casual_audio_encoder.weights": 4},
-    "sd3": {"pos_embed": 3},
-    "pixart*": {"pos_embed": 3},
-    "joyimage": {"*.modulate_table": 3},
-    "aura": {"positional_encoding": 3, "register_tokens": 3},
-}
 # Convolutions over time, with five dimensions, by globs of families.
 OVER_TIME: Mapping[str, tuple[str, ...]] = {
     "wan*": (
@@ -105,7 +119,7 @@ SD_SIGNATURES = (
     "double_stream_layers.0.img_instruct_attn.processor.img_to_q.weight",
     "dual_time_embed.semantic_embedder.linear_1.weight",
 )
-MAX_NAME = 160  # characters of a name with the zero at its end; releases of 2026 before summer: 128
+MAX_NAME = 160  # characters of a name with the zero at its end; in releases of May 2026 and before 128
 GGML_MAX_NAME = 64  # of stock ggml
 LAST_TYPE = 40  # number of the newest format that its ggml has
 
@@ -215,11 +229,11 @@ def _comfyui_formats(file: ImageFile) -> Iterator[Fault]:
     if as_bytes:
         form = packed[as_bytes[0]].format
         problem = f"is {form.name}; a parameter of this sort is read as its bytes, and has a wrong size"
-        yield Fault(ERROR, as_bytes[0], f"{problem} ({some(as_bytes)})", "F32 or F16 is read; " + CONVERT)
+        yield Fault(ERROR, as_bytes[0], f"{problem} ({some(as_bytes)})", CONVERT)
     norms = [name for name, each in packed.items() if len(each.shape) == 1 and name.endswith(".weight")]
     if norms and not as_bytes:
         problem = f"is {packed[norms[0]].format.name}, which RMS norms read as bytes ({some(norms)})"
-        yield Fault(WARNING, norms[0], problem, "F32 is read by all; " + CONVERT)
+        yield Fault(WARNING, norms[0], problem, CONVERT)
     slow = [name for name, each in packed.items() if each.format.name in SLOW]
     reshaped = [name for name in slow if shape_key(file.prefix + name) in file.metadata]
     if reshaped:
@@ -249,14 +263,11 @@ def _of_family(file: ImageFile, table: Mapping[str, T]) -> Iterator[T]:
 
 
 def _lost_dimensions(file: ImageFile) -> Iterator[Fault]:
-    """Find tensors that have lost their leading dimensions of 1."""
-    wanted = [(pattern, size) for entry in _of_family(file, LEADING) for pattern, size in entry.items()]
-    for pattern, dimensions in wanted:
-        names = [name for name in file.own if fnmatch.fnmatchcase(name, pattern)]
-        lost = [name for name in names if len(file.published(name)) < dimensions]
-        if lost:
-            problem = f"has {len(file.published(lost[0]))} dimensions; {dimensions} were published ({some(lost)})"
-            yield Fault(ERROR, lost[0], problem, CONVERT)
+    """Find parameters that have lost their first dimension of 1."""
+    shapes = {name: file.published(name) for name in file.own}
+    if lost := [name for name, shape in shapes.items() if with_first_one(name, shape) != shape]:
+        count = len(shapes[lost[0]])
+        yield Fault(ERROR, lost[0], f"has {count} dimensions; {count + 1} were published ({some(lost)})", CONVERT)
 
 
 def _patches(file: ImageFile, whole: bool) -> Iterator[Fault]:
@@ -267,7 +278,7 @@ def _patches(file: ImageFile, whole: bool) -> Iterator[Fault]:
     for (tag, name), patches in PATCHES.items():
         if file.tag == tag and name in file.own and file.family is None and patches not in file.own:
             problem = "is missing: another converter left it out, for a second step that was not done"
-            yield Fault(ERROR, patches, problem, CONVERT)
+            yield Fault(ERROR, patches, problem, ORIGINAL)
     patterns = [pattern for entry in _of_family(file, OVER_TIME) for pattern in entry]
     for name, tensor in file.own.items():
         if file.in_diffusers or not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
@@ -304,11 +315,11 @@ def sdcpp(file: ImageFile) -> Iterator[Fault]:
             and _without_ones(shape) != _without_ones(tensor.shape)
         ):
             problem = f"is stored in rows of {tensor.width}, which only ComfyUI-GGUF undoes"
-            yield Fault(ERROR, name, problem, "`gguftools convert` without --for comfyui, or --for sdcpp")
+            yield Fault(ERROR, name, problem, "`gguftools convert --for sdcpp`")
             break
     yield from _beyond_ggml(file)
     if any(name.startswith("input_blocks.") for name in file.own):
-        problem = "it tells the version by the text encoders: give them, too, such as --clip_l and --clip_g"
+        problem = "it tells the version by the text encoders: give it those files, too"
         yield Fault(NOTE, "the file", problem)
 
 
@@ -331,7 +342,7 @@ def _beyond_ggml(file: ImageFile) -> Iterator[Fault]:
     )
     arrays = [key for key in file.metadata if file.metadata.value(key).type is ValueType.ARRAY]
     if arrays:
-        problem = f"{what}: releases before summer 2026 do not load a file with it and an array ({some(arrays)})"
+        problem = f"{what}: releases of May 2026 and before do not load a file with it and an array ({some(arrays)})"
         yield Fault(WARNING, beyond[0], problem, "`gguftools convert --for sdcpp`")
     else:
         yield Fault(NOTE, beyond[0], f"{what}: it folds what is beyond ggml's {MAX_DIMENSIONS} dimensions")
@@ -364,7 +375,7 @@ def diffusers(file: ImageFile) -> Iterator[Fault]:
         problem = (
             f"is {file.own[as_bytes[0]].format.name}; only weights of linear layers are decoded ({some(as_bytes)})"
         )
-        yield Fault(ERROR, as_bytes[0], problem, "`gguftools convert --for diffusers`, or --outtype f16")
+        yield Fault(ERROR, as_bytes[0], problem, "`gguftools convert --for diffusers`, or another type: F16 or F32")
     yield from _lost_dimensions(file)
     yield from _patches(file, whole=True)
     for name, tensor in file.own.items():
@@ -391,7 +402,7 @@ def verdicts(file: ImageFile) -> tuple[Verdict, ...]:
     return tuple(verdict(reader, file) for reader in READERS)
 
 
-def text_encoder_faults(reader: Reader, metadata: Metadata) -> Iterator[Fault]:
+def text_encoder_faults(reader: Reader, metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[Fault]:
     """Yield why a program takes a file of a language model or of its encoder as no text encoder."""
     tag, file_type = metadata.get(TAG), metadata.get("general.type")
     if reader == "diffusers":
@@ -403,6 +414,12 @@ def text_encoder_faults(reader: Reader, metadata: Metadata) -> Iterator[Fault]:
         if tag == "llama" and heads != [LLAMA_HEADS, LLAMA_KV_HEADS]:
             problem = f"heads are {heads}; it un-permutes with {LLAMA_HEADS} and {LLAMA_KV_HEADS}, which gives noise"
             yield Fault(ERROR, "llama.attention.head_count", problem)
+        embedding = tensors.get("token_embd.weight")
+        if tag in ("t5", "t5encoder") and embedding is not None and embedding.shape == UMT5_EMBEDDING:
+            keys = [f"tokenizer.ggml.{key}" for key in UMT5_KEYS if f"tokenizer.ggml.{key}" not in metadata]
+            if keys:
+                remedy = "convert umT5 again, from a folder with its tokenizer"
+                yield Fault(ERROR, keys[0], f"is missing: the vocabulary is made of this file ({some(keys)})", remedy)
 
 
 def readers_of(family: DiffusionFamily) -> tuple[Reader, ...]:

@@ -135,6 +135,9 @@ def validate(
     unique = sorted(dict.fromkeys(problems), key=lambda problem: order[problem.severity])
     size = model.nbytes if data else 0
     readers = tuple(map(_reader_report, _verdicts(images, reader)))
+    if reader is not None and images is None:
+        loads = not any(problem.severity == ERROR for problem in of_reader)
+        readers = (ReaderReport(reader, READERS[reader], loads, tuple(of_reader)),)
     return ValidationReport(model.path, tuple(unique), len(model.metadata), len(tensors), size, readers)
 
 
@@ -144,7 +147,9 @@ def _problem(fault: Fault) -> Problem:
 
 def _check_reader(model: Model, images: ImageFile | None, reader: Reader) -> list[Problem]:
     """Return what a program finds wrong with an image or video model, or with a text encoder."""
-    faults = text_encoder_faults(reader, model.metadata) if images is None else verdict(reader, images).faults
+    faults = (
+        text_encoder_faults(reader, model.metadata, model.tensors) if images is None else verdict(reader, images).faults
+    )
     return [_problem(fault) for fault in faults]
 
 

@@ -75,7 +75,11 @@ class CheckpointOptions:
         str | None, "Write this part of the checkpoint instead: vae, text-encoders, clip-l, clip-g, t5xxl, llm, …"
     ] = None
     reader: Annotated[
-        str | None, Option("--for", help="Layout for one program: comfyui, sdcpp or diffusers (default: for all).")
+        str | None,
+        Option(
+            "--for",
+            help="Program that will read the image model: comfyui, sdcpp or diffusers (default: a layout for all).",
+        ),
     ] = None
     no_check_tokenizer: Annotated[bool, "Skip the comparison of the tokenizer with MODEL's own."] = False
 

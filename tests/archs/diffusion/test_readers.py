@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from archs.diffusion.blocks import missing_block
 from archs.diffusion.detection import all_families
@@ -18,6 +21,7 @@ from archs.plans.diffusion import plan_diffusion
 from quants import Tensor, format_named, from_array
 
 from ... import diffusion_models
+from ...conftest import DATA
 
 Tensors = Mapping[str, Tensor]
 PATCHES = "patch_embedding.weight"
@@ -34,6 +38,10 @@ def converted(model: str = "flux_dev", reader: Reader | None = None) -> tuple[Me
 def in_format(tensor: Tensor, name: str) -> Tensor:
     """Return a tensor as if it were stored in another format."""
     return replace(tensor, format=format_named(name))
+
+
+def unread(start: int, stop: int) -> NDArray[np.uint8]:
+    raise AssertionError("read")
 
 
 def looked_at(reader: Reader, metadata: Metadata, tensors: Tensors, files: int = 1) -> Verdict:
@@ -207,6 +215,16 @@ def test_prefixes() -> None:
     assert any("have the prefix 'net.'" in fault.problem for fault in looked_at("comfyui", metadata, net).faults)
 
 
+def test_names_of_diffusers() -> None:
+    """A file in diffusers' layout is for diffusers alone."""
+    record = json.loads(gzip.decompress((DATA / "diffusers_layouts.json.gz").read_bytes()))["flux"]["tensors"]
+    tensors = {name: from_array(name, np.zeros(shape, np.float32)) for name, (shape, _, _) in record.items()}
+    metadata = Metadata({"general.architecture": "flux"})
+    assert "the names are those of diffusers' layout" in errors("comfyui", metadata, tensors)
+    assert looked_at("diffusers", metadata, tensors).loads
+    assert any("which it renames in part" in fault.problem for fault in looked_at("sdcpp", metadata, tensors).faults)
+
+
 def test_names_beyond_ggml() -> None:
     metadata, tensors = converted("flux_dev")
     long = "double_blocks.0." + "x" * 150
@@ -253,9 +271,14 @@ def test_other_files_are_no_image_models() -> None:
 def test_text_encoders() -> None:
     def found(reader: Reader, **keys: object) -> str:
         metadata = Metadata({name.replace("__", "."): value for name, value in keys.items()})
-        return "\n".join(fault.problem for fault in text_encoder_faults(reader, metadata))
+        embedding = Tensor("token_embd.weight", (256384, 4096), format_named("F16"), unread)
+        tensors = {embedding.name: embedding}
+        return "\n".join(fault.problem for fault in text_encoder_faults(reader, metadata, tensors))
 
-    assert found("comfyui", general__architecture="t5") == ""
+    assert "the vocabulary is made of this file (tokenizer.ggml.tokens and 6 more)" in found(
+        "comfyui", general__architecture="t5"
+    )
+    assert found("comfyui", general__architecture="qwen3") == ""
     assert "it takes gemma3, llama" in found("comfyui", general__architecture="qwen2")
     assert "which gives noise" in found("comfyui", general__architecture="llama", llama__attention__head_count=16)
     assert found("comfyui", general__architecture="clip", general__type="mmproj") == ""

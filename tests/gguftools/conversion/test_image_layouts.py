@@ -21,10 +21,16 @@ RANK = 2
 
 
 def published(path: Path) -> dict[str, tuple[tuple[int, ...], bytes]]:
-    """Return the tensors of a file in the shapes that they were published in, with their values."""
+    """Return the tensors of a file in the shapes that they were published in, with their values.
+
+    Under their published names: files for diffusers have the prefix that its U-Nets look for.
+    """
     with gguftools.open(path) as model:
         return {
-            name: (published_shape(model.metadata, name, each.shape), np.asarray(each).tobytes())
+            name.removeprefix("model.diffusion_model."): (
+                published_shape(model.metadata, name, each.shape),
+                np.asarray(each).tobytes(),
+            )
             for name, each in model.tensors.items()
         }
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import gguf
 import pytest
 
 import gguftools
@@ -68,7 +69,7 @@ def test_validate_a_text_encoder_by_the_rules_of_a_reader(folder: Path) -> None:
     gguftools.Model({"general.architecture": "qwen2"}, {}).save(folder / "text.gguf")
     report = gguftools.validate(folder / "text.gguf", reader="comfyui")
     assert "as text encoders it takes" in next(each.message for each in report.problems if each.severity == "error")
-    assert report.readers == ()
+    assert [each.loads for each in report.readers] == [False]
 
 
 def test_show_names_the_model_and_its_readers(folder: Path) -> None:
@@ -145,6 +146,23 @@ def test_the_library_refuses_them(folder: Path) -> None:
         for call in (lambda: model.tokenizer, lambda: model.generate("a"), lambda: model.embed("a"), model.chat):
             with pytest.raises(ModelError, match="an image or video model"):
                 call()
+
+
+@pytest.mark.parametrize("model", ["flux_dev", "sd3_medium", "wan_vace", "z_image", "ltx2"])
+def test_gguf_py_reads_published_shapes_and_texts(folder: Path, model: str) -> None:
+    """As ComfyUI-GGUF does: by gguf-py, with the shapes of its keys, which must be arrays of INT32."""
+    checkpoint = diffusion_models.write(folder / f"{model}.safetensors", model)
+    gguftools.convert(checkpoint, folder / f"{model}.gguf", "q8_0")
+    reader = gguf.GGUFReader(folder / f"{model}.gguf")
+    found = {}
+    for tensor in reader.tensors:
+        found[tensor.name] = tuple(map(int, reversed(tensor.shape)))
+        if key := reader.get_field(f"comfy.gguf.orig_shape.{tensor.name}"):
+            assert key.types == [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.INT32]
+            found[tensor.name] = tuple(int(key.parts[part][0]) for part in key.data)
+    assert found == {name: shape for name, (shape, _) in diffusion_models.shapes(model).items()}
+    for name, text in diffusion_models.MODELS[model].header.items():
+        assert reader.fields[name].contents() == text
 
 
 def test_damaged_keys_are_no_tracebacks(folder: Path) -> None:
