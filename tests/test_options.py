@@ -77,6 +77,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--scheduler": ("", "x:y", "nonsense://a"),
     "--card": ("", "Voodoo 2", "A100"),
     "--ladder": ("", "tall"),
+    "--work": ("", "TEXT"),
     "--also": ("", "Q9_K", "absent.txt"),
     "--name": ("",),
     "--title": ("",),
@@ -264,6 +265,7 @@ NEEDED_BESIDE = {
 }
 # Flags. What they do not go with stands in gguftools.cli.exclusions, whose every entry is tried below.
 FLAGS = {
+    "--keep-source",
     "--no-ollama",
     "--no-manifests",
     "--fast",

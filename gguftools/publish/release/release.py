@@ -67,6 +67,7 @@ def release(
     """
     folder = as_path(output, "the output")
     _check_inputs(options)
+    _check_place(str(source), options)
     if folder.resolve() == as_path(source, "the model").resolve():
         raise OptionError(f"{folder} is the source: a release needs a folder of its own", "name another output")
     plan = plan_release(open(source), folder, options)
@@ -97,6 +98,15 @@ def _check_inputs(options: ReleaseOptions) -> None:
             raise FileError(f"{str(path)!r} is no file", f"name {what}")
     if is_matrix(options.imatrix):
         read_imatrix(options.imatrix)
+
+
+def _check_place(source: str, options: ReleaseOptions) -> None:
+    """Raise OptionError or FileError for a place of what is fetched that is none, or where nothing is fetched."""
+    given = "`work`" if options.work else "`keep_source`" if options.keep_source else ""
+    if given and not is_on_hub(source):
+        raise OptionError(f"{given} has no effect: {source} is not fetched from the hub", f"leave out {given}")
+    if options.work and Path(options.work).exists() and not Path(options.work).is_dir():
+        raise FileError(f"{options.work} is no folder", "name a folder as `work`")
 
 
 def _claim(run: Run) -> None:

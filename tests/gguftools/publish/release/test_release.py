@@ -403,6 +403,17 @@ def test_what_is_fetched_can_be_kept_elsewhere(tmp_path: Path, monkeypatch: pyte
     assert str(work) not in (tmp_path / "new" / "release.toml").read_text()
 
 
+def test_a_place_for_what_is_not_fetched_is_refused(tmp_path: Path) -> None:
+    for options in (ReleaseOptions(work=str(tmp_path / "work")), ReleaseOptions(keep_source=True)):
+        with pytest.raises(OptionError, match="has no effect"):
+            release(SOURCE, tmp_path / "new", options=options)
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(FileError, match="is no folder"):
+        release("hf://org/austen-4m", tmp_path / "new", options=ReleaseOptions(work=str(file)))
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_model_with_encoders_has_both_files(tmp_path: Path) -> None:
     source = tmp_path / "smolvlm"
     build("smolvlm", source)
