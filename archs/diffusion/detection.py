@@ -178,6 +178,11 @@ def _are(names: Collection[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
+def is_tag(value: object) -> bool:
+    """Return whether a value of `general.architecture`, of any type, is that of an image or video model."""
+    return isinstance(value, str) and value in tags()
+
+
 def families_by_tag() -> Mapping[str, tuple[DiffusionFamily, ...]]:
     """Return each tag → the families whose files have it."""
     return {tag: tuple(each for each in all_families() if each.tag == tag) for tag in sorted(tags())}

@@ -11,7 +11,7 @@ from quants.errors import ModelError
 
 from ..metadata import Metadata, ValueType
 from .blocks import missing_block
-from .detection import family_in_diffusers, family_of, prefix_of, required_family, tags
+from .detection import family_in_diffusers, family_of, is_tag, prefix_of, required_family
 from .layout import ORIGINAL_SHAPE, published_shape
 from .spec import DiffusionFamily
 
@@ -80,7 +80,7 @@ def image_file(metadata: Metadata, tensors: Mapping[str, Tensor], files: int = 1
     }
     family, in_diffusers = _family(shapes)
     tag = metadata.get(TAG)
-    if family is None and not (isinstance(tag, str) and tag in tags()):
+    if family is None and not is_tag(tag):
         return None
     return ImageFile(metadata, tensors, prefix, family, in_diffusers, files)
 
@@ -133,7 +133,7 @@ def wrong_tensors(file: ImageFile) -> Iterator[Fault]:
 
 def check_text_model(tag: object) -> None:
     """Raise ModelError for the tag of an image or video model, where a language model is needed."""
-    if isinstance(tag, str) and tag in tags():
+    if is_tag(tag):
         problem = f"{TAG} is {tag!r}: an image or video model, which gguftools does not run or export"
         raise ModelError(problem, "it converts, quantizes, compares and validates such files")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from archs.diffusion.detection import tags
+from archs.diffusion.detection import is_tag
 from quants.arguments import PathLike, as_path
 from quants.errors import GgufToolsError, OptionError
 
@@ -80,7 +80,7 @@ def frontier(
     if not targets:
         raise OptionError("no size is named", "give bits per weight, as 3.5,4,4.5")
     model = opened(source)
-    if model.architecture in tags():
+    if is_tag(model.architecture):
         hint = "`quantize` finds the recipe of each size by errors of weights (`target_bpw`)"
         raise OptionError("image and video models are not run, so their predictions are not measured", hint)
     image = None if plot is None else as_path(plot, "the plot")

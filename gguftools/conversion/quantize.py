@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from archs.diffusion.detection import tags
+from archs.diffusion.detection import is_tag
 from quants.arguments import PathLike, as_texts, thread_count
 from quants.errors import OptionError
 
@@ -61,7 +61,7 @@ def quantize(
     model = arranged(opened(source))
     described = described_as(source, write.manifest, write.writes_nothing)
     report = quantize_model(model, request, output, write, described)
-    if model.architecture not in tags():
+    if not is_tag(model.architecture):
         return report
     more = [each for each in model.origin.warnings if each not in report.warnings]
     return replace(report, warnings=[*more, *report.warnings])
@@ -118,7 +118,7 @@ class QuantizeRequest:
         if resume and not model.is_as_opened:
             problem = f"the source of {model.path} is not recorded, so a run cannot be resumed"
             raise OptionError(problem, "leave out `resume`, or save the model and quantize that file")
-        if model.architecture in tags():
+        if is_tag(model.architecture):
             self._check_image_model()
         elif self.search is not None and self.imatrix is not None:
             raise OptionError("a target does not go with an importance matrix", "a search measures its own")
@@ -214,7 +214,7 @@ class _Job:
 
     def searched(self, search: SearchOptions) -> QuantizeReport:
         """Search for a recipe, and write its file and its text."""
-        is_image_model = self.model.architecture in tags()
+        is_image_model = is_tag(self.model.architecture)
         searching = self._searching_weights if is_image_model else self._searching
         with searching(search.target) as (result, warnings), published_together():
             matrix = result.matrix if isinstance(result, SearchResult) else self.request.imatrix

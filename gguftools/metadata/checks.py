@@ -192,11 +192,11 @@ def removal_problem(key: str, old: Metadata) -> str | None:
 def warning(key: str, old: Value | None, metadata: Metadata) -> str | None:
     """Return a warning of a change that is allowed."""
     if key == "general.architecture":
-        from archs.diffusion.detection import tags
+        from archs.diffusion.detection import is_tag
 
         before = "" if old is None else old.data
         left = sum(other.startswith(f"{before}.") for other in metadata)
-        if not left and metadata[key] in tags():
+        if not left and is_tag(metadata[key]):
             return "the tensors are not compared with the tag: `gguftools validate` does"
         more = f", and {left} keys that begin with {f'{before}.'!r} will not be read" if before and left else ""
         return f"another architecture expects other tensors{more}"

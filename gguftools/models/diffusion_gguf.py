@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from archs.diffusion.detection import family_of_file, prefix_of, tags
+from archs.diffusion.detection import family_of_file, is_tag, prefix_of
 
 from ..io.gguf.reader import GgufFile
 from .diffusion_sources import FIXED_SHAPES, RECIPE, is_diffusion_gguf, of_diffusion
@@ -42,7 +42,7 @@ def _is_foreign(file: GgufFile, tag: str) -> bool:
     shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
     if any(name.startswith(OF_TEXT_MODELS) for name in shapes):
         return False
-    if tag not in tags() or prefix_of(shapes) or any(len(shape) > MAX_DIMENSIONS for shape in shapes.values()):
+    if not is_tag(tag) or prefix_of(shapes) or any(len(shape) > MAX_DIMENSIONS for shape in shapes.values()):
         return True
     companion = file.path.with_name(FIXED_SHAPES.format(tag))
     return companion.is_file() or family_of_file(file.metadata, shapes, str(file.path)) is None

@@ -222,6 +222,7 @@ def _of_pickle(path: Path) -> Mapping[str, Tensor]:
 
 def _of_gguf(path: Path) -> Weights:
     """Return the tensors of a GGUF file in their published shapes. Raises FileError."""
+    from archs.diffusion.detection import is_tag
     from archs.diffusion.layout import ORIGINAL_SHAPE, published_shape, unfolded, with_first_one
     from archs.transforms import as_float32, reshape
 
@@ -244,8 +245,9 @@ def _of_gguf(path: Path) -> Weights:
         ):
             kept[key] = file.metadata.value(key)
     weights = Weights(tensors, {}, tuple(file.shards), kept)
-    companion = path.with_name(FIXED_SHAPES.format(file.metadata.get("general.architecture", "")))
-    if not companion.is_file():
+    tag = file.metadata.get("general.architecture")
+    companion = path.with_name(FIXED_SHAPES.format(tag)) if is_tag(tag) else None
+    if companion is None or not companion.is_file():
         return weights
     more = {name: each for name, each in open_safetensors(companion).items() if name not in tensors}
     note = f"{few(sorted(more))} of {companion} joined to it"

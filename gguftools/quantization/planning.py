@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from archs.diffusion.detection import tags
+from archs.diffusion.detection import is_tag
 from archs.diffusion.layout import published_shape
 from archs.metadata import Metadata, Value, ValueType
 from archs.schema import find
@@ -264,7 +264,7 @@ def without_layers(metadata: Metadata, tensors: Mapping[str, Tensor], dropped: S
 
     Raises OptionError for a layer that does not exist.
     """
-    keeps_ones = metadata.get("general.architecture") in tags()  # readers of image models expect published shapes
+    keeps_ones = is_tag(metadata.get("general.architecture"))  # readers of image models expect published shapes
     tensors = {name: tensor if keeps_ones else _without_outer_ones(tensor) for name, tensor in tensors.items()}
     if not dropped:
         return PrunedModel(metadata, tensors)

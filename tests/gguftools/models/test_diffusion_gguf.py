@@ -117,6 +117,13 @@ def test_five_dimensions_in_a_file_beside_it(tmp_path):
     assert any("fix_5d_tensors_wan.safetensors joined" in each for each in report.warnings)
 
 
+@pytest.mark.parametrize("tag", ["../../wan", "a/b", ""])
+def test_a_tag_that_is_none_names_no_file(tmp_path, tag):
+    source = write(tmp_path / "base.gguf", stored("wan_t2v", folded=True), {"general.architecture": tag})
+    gguftools.convert(source, tmp_path / "again.gguf")
+    assert gguftools.open(tmp_path / "again.gguf").architecture == "wan"
+
+
 FLUX = next(name for name in NAMES if name.startswith("flux"))
 
 
