@@ -36,6 +36,7 @@ LONGEST = (
     "gguftools/conversion/test_transcoding.py",
     "test_zoo.py",
     "gguftools/conversion/test_encoders.py",
+    "gguftools/conversion/test_image_layouts.py",
     "gguftools/calibration/test_target.py",
     "gguftools/calibration/test_feedback.py",
     "gguftools/lab/drafts/test_check.py",

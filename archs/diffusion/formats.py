@@ -10,11 +10,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from quants import Format, Tensor, format_named
+from quants import Format, FormatError, Tensor, format_named
 
 from .spec import DiffusionFamily
 
 FLOATS = ("F32", "F16", "BF16")
+F16_LIMIT = 65520.0  # magnitudes from here on round to infinity
 SMALL = 1024  # values; smaller tensors are stored in F32
 
 
@@ -49,12 +50,25 @@ def is_float32(family: DiffusionFamily, name: str, shape: tuple[int, ...]) -> bo
     return size <= SMALL or is_bare or not decodes or of_family
 
 
+def _check_range(tensor: Tensor, values: NDArray[np.float32], first_row: int) -> None:
+    """Raise FormatError for a finite value that F16 has no number for; infinities are found when they are written."""
+    large = np.abs(values) >= F16_LIMIT
+    if large.any() and (wrong := np.argwhere(large & np.isfinite(values))).size:
+        row, column = (int(each) for each in wrong[0])
+        where = f"row {first_row + row}, column {column}"
+        problem = f"{tensor.where} has the value {values[row, column]:g} in {where}, beyond the range of F16"
+        raise FormatError(problem, "convert to BF16; a recipe can be made of that file")
+
+
 def stored_as(tensor: Tensor, form: Format) -> Tensor:
     """Return a tensor whose rows are encoded in a format when they are read."""
     if form.name == tensor.format.name:
         return tensor
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
-        return form.encode(tensor.float32(start, stop))
+        values = tensor.float32(start, stop)
+        if form.name == "F16":
+            _check_range(tensor, values, start)
+        return form.encode(values)
 
     return Tensor(tensor.name, tensor.shape, form, read, tensor.origin)

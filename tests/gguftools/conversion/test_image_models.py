@@ -14,6 +14,7 @@ import gguftools
 from gguftools.conversion.options import ConvertOptions
 from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError
+from tests import diffusion_models
 
 from ...archs.checkpoints import FAMILIES, build_encoder
 from ..command_line import run
@@ -334,15 +335,19 @@ def test_configs_that_lie(tmp_path, config):
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def test_values_beyond_f16(tmp_path):
+@pytest.mark.parametrize("name", ["single_blocks.0.linear1.weight", "img_in.weight"])
+def test_values_beyond_f16(tmp_path, name):
+    """A weight that a recipe quantizes, and one that is kept."""
     tensors = flux(dtype=np.float32)
-    tensors["single_blocks.0.linear1.weight"][0, 3] = 70000
+    tensors[name][1, 3] = 70000
     save_file(tensors, tmp_path / "big.safetensors")
-    with pytest.raises(GgufToolsError, match="beyond the range of F16") as error:
-        gguftools.convert(tmp_path / "big.safetensors", tmp_path / "x.gguf", "F16")
-    assert "BF16" in str(error.value.hint)
+    for outtype in ("F16", *(("Q4_K_M",) if "img_in" in name else ())):
+        with pytest.raises(GgufToolsError, match=r"in row 1, column 3.* beyond the range of F16") as error:
+            gguftools.convert(tmp_path / "big.safetensors", tmp_path / "x.gguf", outtype)
+        assert "BF16" in str(error.value.hint)
     gguftools.convert(tmp_path / "big.safetensors", tmp_path / "x.gguf", "BF16")
-    tensors["single_blocks.0.linear1.weight"][0, 3] = np.inf
+    gguftools.quantize(tmp_path / "x.gguf", "Q4_K_M", tmp_path / "q.gguf")
+    tensors[name][1, 3] = np.inf
     save_file(tensors, tmp_path / "inf.safetensors")
     with pytest.raises(GgufToolsError, match="infinity"):
         gguftools.convert(tmp_path / "inf.safetensors", tmp_path / "y.gguf", "BF16")
@@ -381,3 +386,24 @@ def test_sources_on_the_hub(tmp_path, monkeypatch):
                 gguftools.convert(name, "y.gguf", part=part)
         with pytest.raises(FileError, match="has no file absent"):
             gguftools.convert(f"{name}/absent.safetensors", "y.gguf")
+
+
+def test_a_vae_that_only_diffusers_reads_is_told(tmp_path):
+    folder = pipeline(tmp_path / "FLUX")
+    for name, is_read in (("norm1.weight", True), ("norm1.gamma", False)):
+        tensors = {f"decoder.up_blocks.0.resnets.0.{name}": np.ones(8, "f4")}
+        save_file(tensors, folder / "vae" / "diffusion_pytorch_model.safetensors")
+        write = WriteOptions(overwrite=True)
+        report = gguftools.convert(folder, tmp_path / "v.safetensors", part="vae", write=write)
+        assert bool(report.warnings) != is_read
+
+
+def test_convolutions_that_no_recipe_takes_are_told(tmp_path):
+    """ComfyUI-GGUF alone reads them rearranged."""
+    source = diffusion_models.write(tmp_path / "sdxl.safetensors", "sdxl")
+    report = gguftools.convert(source, tmp_path / "a.gguf", "Q4_K_M")
+    assert any("`reader` comfyui" in each for each in report.warnings)
+    options = ConvertOptions(reader="comfyui")
+    other = gguftools.convert(source, tmp_path / "b.gguf", "Q4_K_M", options=options)
+    assert not other.warnings
+    assert other.outputs[0].nbytes < report.outputs[0].nbytes
