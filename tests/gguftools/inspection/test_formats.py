@@ -36,6 +36,9 @@ def test_architectures():
         "running_encoders": (),
         "exporting_encoders": (),
         "wrapper": False,
+        "image": False,
+        "title": "",
+        "readers": (),
     }
     assert by_class["Gemma3ForConditionalGeneration"].encoders == ("Gemma3ForConditionalGeneration",)
     assert "sentencepiece" in found.vocabularies
