@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-NUMBERED = re.compile(r"^(.*?)\.(\d+)\.(.*)$")
+NUMBERED = re.compile(r"^(.*?)\.(\d{1,9})\.(.*)$")
 LISTS = ("blocks", "layers")  # ends of names of blocks whose numbers have no gaps
 
 

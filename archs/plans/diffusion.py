@@ -4,14 +4,14 @@ Every tensor of the source is in the file, belongs to another part of the checkp
 """
 
 import fnmatch
-import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from quants import Format, Tensor, format_named
 from quants.errors import ModelError
 
+from ..diffusion.blocks import missing_block
 from ..diffusion.detection import family_in_diffusers, family_of, prefix_of, required_family, shapes_of, without_prefix
 from ..diffusion.formats import FLOATS, may_be_quantized, plain_format, stored_as
 from ..diffusion.layout import fold, rearrange
@@ -31,7 +31,7 @@ OWN = "OWN"  # the type of most weights, for all
 KEEP = "KEEP"  # every tensor in the type that it has
 SAFE = ("F32", "F16")  # types that programs read in any tensor; of others some take the stored bytes for values
 Change = Callable[[DiffusionFamily, Tensors], Tensors]
-NUMBERED = re.compile(r"^(.*?)\.(\d+)\.(.*)$")
+LOST = "a shard may be missing, or the file was cut by another tool"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ def plan_diffusion(
     unused = {name: why for name in own if (why := _why_ignored(family, name))}
     ignored = {**dict.fromkeys(plain.ignored, OF_PACKED), **found.ignored, **unused}
     published: Tensors = {name: tensor for name, tensor in own.items() if name not in ignored}
-    check_blocks(published, where)
+    if gap := missing_block(published):
+        raise ModelError(f"{where}: {gap[0]} is missing; the last of them has number {gap[1]}", LOST)
     changed = published if change is None else change(family, published)
     stored, shapes = in_layout(family, changed, reader)
     candidates = frozenset(name for name, each in stored.items() if may_be_quantized(family, name, each.shape))
@@ -169,19 +170,3 @@ def _metadata(family: DiffusionFamily, header: Mapping[str, str]) -> tuple[Metad
         else:
             metadata[key] = text
     return metadata, tuple(warnings)
-
-
-def check_blocks(names: Iterable[str], where: str) -> None:
-    """Raise ModelError if a block is missing among numbered ones: a shard was forgotten."""
-    numbers: dict[str, set[int]] = defaultdict(set)
-    for name in names:
-        if match := NUMBERED.match(name):
-            numbers[match[1]].add(int(match[2]))
-    for stem, present in numbers.items():
-        if stem.endswith(("blocks", "layers")) and (gaps := _gaps(present)):
-            problem = f"{where}: {stem}.{gaps[0]} is missing between {stem}.0 and {stem}.{max(present)}"
-            raise ModelError(problem, "a shard may be missing, or the file was cut by another tool")
-
-
-def _gaps(present: Collection[int]) -> list[int]:
-    return [number for number in range(max(present)) if number not in present]

@@ -257,6 +257,8 @@ def test_kept_tensors_and_gaps() -> None:
     assert (gap.severity, gap.where) == (ERROR, "double_blocks.1")
     assert (packed.severity, packed.where) == (WARNING, "img_in.weight")
     assert missing_block(["a.blocks.1.x", "a.blocks.0.x", "norms.3.x"]) is None
+    assert missing_block(["a.blocks.0.x", "a.blocks.999999999.x"]) == ("a.blocks.1", 999999999)
+    assert missing_block([f"a.blocks.{'9' * 5000}.x"]) is None  # no number of a block
 
 
 def test_other_files_are_no_image_models() -> None:
