@@ -18,7 +18,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 # Before the names of a model's own tensors; the first that any tensor has is removed, and tensors without it belong to
 # other parts of the checkpoint.
-PREFIXES = ("model.diffusion_model.", "diffusion_model.", "model.model.", "model.", "net.")
+PREFIXES = ("model.diffusion_model.", "diffusion_model.", "model.model.", "model.", "net.", "_orig_mod.", "module.")
 OTHER_PARTS = (
     "vae.",
     "audio_vae.",

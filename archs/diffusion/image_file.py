@@ -10,7 +10,7 @@ from quants import Tensor
 from quants.errors import ModelError
 
 from ..metadata import Metadata, ValueType
-from .blocks import missing_block
+from .blocks import missing_block, unlike_neighbours
 from .detection import family_in_diffusers, family_of, is_tag, prefix_of, required_family
 from .layout import ORIGINAL_SHAPE, published_shape
 from .spec import DiffusionFamily
@@ -126,6 +126,8 @@ def wrong_tensors(file: ImageFile) -> Iterator[Fault]:
     """Find tensors that are missing, and weights that no reader can make right images of."""
     if gap := missing_block(file.own):
         yield Fault(ERROR, gap[0], f"no tensor of this block, and the last has the number {gap[1]}", ORIGINAL)
+    for name, what in unlike_neighbours({name: file.published(name) for name in file.own}).items():
+        yield Fault(WARNING, name, what, ORIGINAL)
     if scales := [name for name in file.tensors if name.endswith((*SCALES, FP8_MARK))]:
         problem = f"scales of a quantized checkpoint: its weights were not multiplied by them ({some(scales)})"
         yield Fault(ERROR, scales[0], problem, ORIGINAL)

@@ -24,6 +24,7 @@ RESBLOCKS = "transformer.resblocks."  # of OpenCLIP, whose names begin with what
 VAE_PREFIXES = ("first_stage_model.", "vae.")
 # Parts that programs read under their full names.
 FULL_NAMES = {"audio_vae.": "audio-vae", "vocoder.": "audio-vae", "text_embedding_projection.": "text-projection"}
+BARE_CLIP, CLIP_HEADS = "embeddings.token_embedding.weight", ("text_projection.", "logit_scale")
 CLIP_WIDTHS = {768: "clip-l", 1280: "clip-g", 1024: "clip-h"}
 
 IGNORED = {
@@ -75,9 +76,17 @@ def split(tensors: Tensors) -> Split:
     )
 
 
+def with_usual_names(part: str, tensors: Tensors) -> Tensors:
+    """Return a CLIP's tensors with the prefix that programs know them by; transformers 5 leaves it out."""
+    if not part.startswith("clip-") or BARE_CLIP not in tensors:
+        return tensors
+    renamed = {name if name.startswith(CLIP_HEADS) else f"text_model.{name}": each for name, each in tensors.items()}
+    return {name: each.renamed(name) for name, each in renamed.items()}
+
+
 def encoder_name(shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Return the name of the encoder that has tensors of these names and shapes; "" for an unknown one."""
-    for name in ("text_model.embeddings.token_embedding.weight", "token_embedding.weight"):
+    for name in (f"text_model.{BARE_CLIP}", BARE_CLIP, "token_embedding.weight"):
         if len(shape := shapes.get(name, ())) == 2:
             return CLIP_WIDTHS.get(shape[1], "")
     if "encoder.block.0.layer.0.SelfAttention.q.weight" in shapes:

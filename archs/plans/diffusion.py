@@ -4,14 +4,14 @@ Every tensor of the source is in the file, belongs to another part of the checkp
 """
 
 import fnmatch
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from quants import Format, Tensor, format_named
 from quants.errors import ModelError
 
-from ..diffusion.blocks import missing_block
+from ..diffusion.blocks import missing_block, unlike_neighbours
 from ..diffusion.detection import family_in_diffusers, family_of, prefix_of, required_family, shapes_of, without_prefix
 from ..diffusion.formats import FLOATS, may_be_quantized, plain_format, stored_as
 from ..diffusion.layout import fold, rearrange
@@ -31,6 +31,7 @@ OWN = "OWN"  # the type of most weights, for all
 KEEP = "KEEP"  # every tensor in the type that it has
 SAFE = ("F32", "F16")  # types that programs read in any tensor; of others some take the stored bytes for values
 Change = Callable[[DiffusionFamily, Tensors], Tensors]
+MAX_UNLIKE = 8  # of the tensors that differ from their neighbours', which are named
 LOST = "a shard may be missing, or the file was cut by another tool"
 
 
@@ -82,6 +83,7 @@ def plan_diffusion(
     published: Tensors = {name: tensor for name, tensor in own.items() if name not in ignored}
     if gap := missing_block(published):
         raise ModelError(f"{where}: {gap[0]} is missing; the last of them has number {gap[1]}", LOST)
+    unlike = [f"{name} {what}; {LOST}" for name, what in unlike_neighbours(shapes_of(published)).items()]
     changed = published if change is None else change(family, published)
     stored, shapes = in_layout(family, changed, reader)
     candidates = frozenset(name for name, each in stored.items() if may_be_quantized(family, name, each.shape))
@@ -100,6 +102,7 @@ def plan_diffusion(
             *warnings,
             f"{count} weights keep 16 bits for all programs; `reader` comfyui lets recipes take them",
         )
+    warnings = (*warnings, *unlike[:MAX_UNLIKE], *_unused({**found.ignored, **unused}))
     others = tuple(sorted(part for part in found.parts if part != MODEL))
     if unknown:
         names = f"{unknown[0]}{', …' if len(unknown) > 1 else ''}"
@@ -150,6 +153,14 @@ def in_layout(family: DiffusionFamily, tensors: Tensors, reader: Reader | None) 
         tensors, shapes = rearrange(tensors)
     tensors, folded = fold(tensors)
     return tensors, {**shapes, **folded}
+
+
+def _unused(ignored: Mapping[str, str]) -> list[str]:
+    """Return a line for each reason why tensors are left out, with the first of them and how many there are."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, why in ignored.items():
+        names[why].append(name)
+    return [f"{len(some)} tensor{'s' * (len(some) > 1)} left out ({some[0]!r}): {why}" for why, some in names.items()]
 
 
 def _why_ignored(family: DiffusionFamily, name: str) -> str:

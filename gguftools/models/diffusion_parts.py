@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from archs.diffusion.detection import shapes_of
-from archs.diffusion.parts import LANGUAGE_MODEL, MODEL, T5, TEXT_ENCODERS, VAE, encoder_name, split
+from archs.diffusion.parts import LANGUAGE_MODEL, MODEL, T5, TEXT_ENCODERS, VAE, encoder_name, split, with_usual_names
 from archs.small_files import read_json_object, recorded_reads
 from quants import Tensor
 from quants.errors import FileError, GgufToolsError, ModelError
@@ -94,6 +94,7 @@ def _of_folder(folder: Path, pipeline: Path) -> Component:
         return Component(name, name, folder, problem=error)
     part = encoder_name(shapes_of(weights.tensors)) if not folder.name.startswith("vae") else VAE
     part = part or folder.name.replace("_", "-")
+    weights = weights._replace(tensors=with_usual_names(part, weights.tensors))
     component = Component(part, part, folder, weights=weights, states=states)
     if part not in (T5, LANGUAGE_MODEL):
         return component

@@ -198,13 +198,36 @@ def joined(files: list[Path]) -> Weights:
     tensors: dict[str, Tensor] = {}
     header: dict[str, str] = {}
     for file in files:
-        is_pickle = file.suffix.lower() in PICKLES
+        is_pickle = _is_pickle(file)
         for name, tensor in (_of_pickle if is_pickle else open_safetensors)(file).items():
             if name in tensors:
                 raise FileError(f"tensor {name!r} is in two files: {tensors[name].origin} and {tensor.origin}")
             tensors[name] = tensor
         header |= {} if is_pickle else read_metadata(file)
     return Weights(tensors, header, tuple(files))
+
+
+def _is_pickle(path: Path) -> bool:
+    """Return whether a file begins as torch.save writes it; weights are often shared under a wrong suffix.
+
+    Raises FileError for a file that cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(4)
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}") from error
+    if beginning.startswith((b"PK\x03\x04", b"\x80\x02")) and path.suffix.lower() in (*SAFETENSORS, *PICKLES):
+        return True
+    return path.suffix.lower() in PICKLES and not _is_header(path)
+
+
+def _is_header(path: Path) -> bool:
+    """Return whether a file begins with the length and the JSON of a safetensors header."""
+    with path.open("rb") as file:
+        beginning = file.read(10)
+    length = int.from_bytes(beginning[:8], "little")
+    return len(beginning) == 10 and 2 <= length <= path.stat().st_size - 8 and beginning[8:9] == b"{"
 
 
 def _of_pickle(path: Path) -> Mapping[str, Tensor]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from archs.diffusion.blocks import missing_block
+from archs.diffusion.blocks import missing_block, unlike_neighbours
 from archs.diffusion.detection import all_families
 from archs.diffusion.image_file import ERROR, WARNING, ImageFile, family_faults, image_file
 from archs.diffusion.readers import CLASSES, IMAGE_TAGS, Verdict, readers_of, text_encoder_faults, verdict, verdicts
@@ -259,6 +259,39 @@ def test_kept_tensors_and_gaps() -> None:
     assert missing_block(["a.blocks.1.x", "a.blocks.0.x", "norms.3.x"]) is None
     assert missing_block(["a.blocks.0.x", "a.blocks.999999999.x"]) == ("a.blocks.1", 999999999)
     assert missing_block([f"a.blocks.{'9' * 5000}.x"]) is None  # no number of a block
+
+
+def test_blocks_unlike_their_neighbours() -> None:
+    shapes = {f"a.blocks.{i}.{name}": (4, 8) for i in range(4) for name in ("x", "y")}
+    assert not unlike_neighbours(shapes)
+    changed = {**shapes, "a.blocks.1.x": (4, 4), "a.blocks.0.x": (2, 2), "a.blocks.3.z": (1,)}
+    assert not unlike_neighbours(changed)  # blocks at the ends may differ, and so may those on both sides
+    lacking = {name: shape for name, shape in shapes.items() if name != "a.blocks.2.y"}
+    assert unlike_neighbours(lacking) == {"a.blocks.2.y": "is missing, and is in blocks 1 and 3"}
+    wrong = {**shapes, "a.blocks.1.x": (4, 4)}
+    assert unlike_neighbours(wrong) == {"a.blocks.1.x": "has shape [4, 4], and [4, 8] in blocks 0 and 2"}
+
+
+@pytest.mark.parametrize("model", diffusion_models.MODELS)
+def test_blocks_of_models_are_alike(model: str) -> None:
+    shapes = {name: shape for name, (shape, _) in diffusion_models.shapes(model).items()}
+    assert not unlike_neighbours(shapes)
+
+
+def test_a_damaged_block_is_named() -> None:
+    metadata, tensors = converted("flux_dev")
+    for i in range(2, 4):
+        tensors |= {
+            name.replace(".0.", f".{i}.", 1): each
+            for name, each in list(tensors.items())
+            if name.startswith("single_blocks.0.")
+        }
+    del tensors["single_blocks.2.linear2.weight"]
+    file = image_file(metadata, tensors)
+    assert file is not None
+    assert [(each.severity, each.where) for each in family_faults(file)] == [
+        (WARNING, "single_blocks.2.linear2.weight")
+    ]
 
 
 def test_other_files_are_no_image_models() -> None:

@@ -20,6 +20,7 @@ from ...archs.checkpoints import FAMILIES, build_encoder
 from ..command_line import run
 from ..hub_server import Hub, serving
 from ..image_checkpoints import clip, component, flux, open_clip, pipeline, t5, vae, wan, whole_checkpoint
+from ..io.checkpoint.test_torch_pickle import REBUILD, archive, number, sizes
 
 
 def tensors_of(path: Path) -> dict[str, tuple[str, bytes]]:
@@ -33,6 +34,11 @@ def plain(tmp_path: Path) -> Path:
     save_file(flux(), tmp_path / "flux.safetensors", {"modelspec.title": "tiny"})
     gguftools.convert(tmp_path / "flux.safetensors", tmp_path / "plain.gguf")
     return tmp_path / "plain.gguf"
+
+
+def save(tensors: dict[str, np.ndarray], path: Path) -> Path:
+    save_file(tensors, path)
+    return path
 
 
 def shards(folder: Path, name: str = "flux") -> list[Path]:
@@ -88,13 +94,44 @@ def test_folders_of_diffusers(plain, tmp_path, variant):
         assert tensors_of(tmp_path / f"{i}.gguf") == tensors_of(plain)
 
 
+def text(value):
+    return b"X" + len(value).to_bytes(4, "little") + value.encode()
+
+
+def pickled(arrays, *around):
+    """A file as torch.save writes it, of tensors in dictionaries."""
+    program, members = b"}(", []
+    for i, (name, array) in enumerate(arrays.items()):
+        storage = {"float16": b"HalfStorage", "float32": b"FloatStorage"}[array.dtype.name]
+        stored = (
+            b"(" + text("storage") + b"ctorch\n" + storage + b"\n" + text(str(i)) + text("cpu") + number(array.size)
+        )
+        strides = [step // array.itemsize for step in array.strides]
+        shape = number(0) + sizes(*array.shape) + sizes(*strides)
+        program += text(name) + REBUILD + stored + b"tQ" + shape + b"\x89}tR"
+        members.append((f"data/{i}", array.tobytes()))
+    program += b"u"
+    for key in around:
+        program = b"}(" + text(key) + program + text("epoch") + number(3) + b"u"
+    return archive(b"\x80\x02" + program + b".", members)
+
+
 def test_a_pickle_in_dictionaries(plain, tmp_path):
-    torch = pytest.importorskip("torch")
-    state = {name: torch.from_numpy(each) for name, each in flux().items()}
-    for i, whole in enumerate([state, {"state_dict": state, "epoch": 3}, {"model": state}, {"module": state}]):
-        torch.save(whole, tmp_path / f"{i}.pt")
+    arrays = {name: np.ascontiguousarray(each) for name, each in flux().items()}
+    for i, around in enumerate([(), ("state_dict",), ("model",), ("module",), ("module", "state_dict")]):
+        (tmp_path / f"{i}.pt").write_bytes(pickled(arrays, *around))
         gguftools.convert(tmp_path / f"{i}.pt", tmp_path / f"{i}.gguf")
         assert tensors_of(tmp_path / f"{i}.gguf") == tensors_of(plain)
+
+
+def test_a_wrong_suffix(plain, tmp_path):
+    """Both are shared under the other's name."""
+    arrays = {name: np.ascontiguousarray(each) for name, each in flux().items()}
+    (tmp_path / "pickle.safetensors").write_bytes(pickled(arrays))
+    save_file(arrays, tmp_path / "plain.ckpt")
+    for name in ("pickle.safetensors", "plain.ckpt"):
+        gguftools.convert(tmp_path / name, tmp_path / f"{name}.gguf")
+        assert tensors_of(tmp_path / f"{name}.gguf") == tensors_of(plain)
 
 
 def test_a_language_models_weights_alone_are_refused(tmp_path):
@@ -193,7 +230,33 @@ def test_clip_encoders_are_told_apart(tmp_path):
     report = gguftools.convert(tmp_path / "sdxl.safetensors", tmp_path / "g.safetensors", part="clip-g")
     assert load_file(tmp_path / "g.safetensors").keys() == open_clip().keys()
     report = gguftools.convert(tmp_path / "sdxl.safetensors", tmp_path / "m.gguf")
-    assert report.warnings == ['other parts are not written: vae, clip-l, clip-g; part="all" writes them, too']
+    assert report.warnings == [
+        "1 tensor left out ('betas'): a schedule, which programs compute",
+        "1 tensor left out ('model_ema.decay'): a moving average of the weights in training",
+        'other parts are not written: vae, clip-l, clip-g; part="all" writes them, too',
+    ]
+
+
+def test_a_clip_without_its_prefix(tmp_path):
+    """As transformers 5 saves it."""
+    folder = pipeline(tmp_path / "FLUX")
+    bare = {name.removeprefix("text_model."): each for name, each in clip().items()}
+    shutil.rmtree(folder / "text_encoder")
+    component(folder / "text_encoder", bare, {"architectures": ["CLIPTextModel"]}, "model")
+    gguftools.convert(folder, tmp_path / "clip.safetensors", part="clip-l")
+    assert load_file(tmp_path / "clip.safetensors").keys() == clip().keys()
+
+
+def test_damage_in_one_block_is_named(tmp_path):
+    tensors, block = flux(), "single_blocks.0."
+    for i in (2, 3):
+        tensors |= {
+            name.replace(block, f"single_blocks.{i}."): each for name, each in flux().items() if name.startswith(block)
+        }
+    assert gguftools.convert(save(tensors, tmp_path / "whole.safetensors"), tmp_path / "whole.gguf").warnings == []
+    del tensors["single_blocks.2.linear2.weight"]
+    (warning,) = gguftools.convert(save(tensors, tmp_path / "cut.safetensors"), tmp_path / "cut.gguf").warnings
+    assert warning.startswith("single_blocks.2.linear2.weight is missing, and is in blocks 1 and 3; a shard may be")
 
 
 def test_all_parts_of_a_pipeline(tmp_path):
