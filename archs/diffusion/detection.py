@@ -87,8 +87,8 @@ def required_family(shapes: Shapes, where: str) -> DiffusionFamily:
         problem = f"{where}: the names are of diffusers' layout, but of no known model in it"
         raise ModelError(problem, "take the model's own checkpoint, or that of ComfyUI")
     names = ", ".join(sorted(shapes)[:3])
-    titles = ", ".join(each.title for each in all_families())
-    raise ModelError(f"{where}: no known image or video model has these tensors: {names} …", f"known are {titles}")
+    problem = f"{where}: no known image or video model has these tensors: {names} …"
+    raise ModelError(problem, "`gguftools architectures` lists the known ones")
 
 
 def prefix_of(names: Collection[str]) -> str:

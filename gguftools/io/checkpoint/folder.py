@@ -41,6 +41,7 @@ DIFFUSERS_LAYOUTS: tuple[tuple[str, str, OpenWeights], ...] = (
     ("diffusion_pytorch_model.safetensors", "diffusion_pytorch_model*.safetensors", open_safetensors),
     ("diffusion_pytorch_model.bin", "diffusion_pytorch_model*.bin", open_torch),
 )
+WEIGHT_SUFFIXES = (".safetensors", ".sft", ".ckpt", ".pt", ".pth", ".bin", ".gguf")
 PLAIN_NAME = re.compile(r"[^/\\\x00]{1,255}")
 SHARE = re.compile(r".*-TP-(\d{3})\.safetensors")  # one processor's share of the tensors (Grok 2)
 SHARES = "*-TP-*.safetensors"
@@ -138,8 +139,11 @@ def _check_folder(folder: Path) -> None:
             is_gguf = file.read(4) in MAGICS
         hint = "`gguftools quantize` takes GGUF files" if is_gguf else "name the folder that holds config.json"
         raise FileError(f"{folder} is a {'GGUF ' if is_gguf else ''}file; a checkpoint folder was expected", hint)
-    if not folder.is_dir():
-        raise FileError(f"there is no folder {folder}", hint_for_absent(folder))
+    if folder.exists() and not folder.is_dir():
+        raise FileError(f"{folder} is neither a folder nor a regular file", "store what it gives in a file first")
+    if not folder.exists():
+        what = "file" if folder.suffix.lower() in WEIGHT_SUFFIXES else "folder"
+        raise FileError(f"there is no {what} {folder}", hint_for_absent(folder))
     if (folder / "config.json").is_file():
         return
     names = {path.name for path in folder.iterdir()}
