@@ -390,10 +390,10 @@ class Header:
         magic = bytes(self.view[:4])
         if magic not in MAGICS:
             problem = f"{self.path} is not a GGUF file: it starts with {magic!r}, not b'GGUF'"
-            hint = "`gguftools convert FOLDER` makes one of a checkpoint"
             if self.path.suffix.lower() in (".safetensors", ".sft"):
-                hint = "`gguftools convert` makes one of an image model; its VAE and CLIPs are used as they are"
-            raise FileError(problem, hint)
+                how = "`gguftools convert` makes one of an image model; its VAE and CLIPs are used as they are"
+                raise FileError(problem, how)
+            raise FileError(problem, "`gguftools convert FOLDER` makes one of a checkpoint")
         self.take(4, "magic")
         version = self.number("I", "version")
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
