@@ -6,6 +6,7 @@ import gc
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,9 @@ from gguftools.cli.interruption import COMPILER, SIGNALS, take_interruptions, wo
 
 @pytest.fixture(autouse=True)
 def taken() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()  # what other tests left would speak up in the middle of these
     handlers, hook = {number: signal.getsignal(number) for number in SIGNALS}, sys.unraisablehook
     signal.signal(signal.SIGINT, signal.default_int_handler)
     take_interruptions()
