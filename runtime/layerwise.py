@@ -77,7 +77,7 @@ def hessians(model: "RunningModel", columns: int) -> "Hessians":
     return made
 
 
-def beside(model: "RunningModel", tensors: Mapping[str, Tensor]) -> "RunningModel":
+def changed_model(model: "RunningModel", tensors: Mapping[str, Tensor]) -> "RunningModel":
     """Return the model with other tensors, computed where it is."""
     from .model import RunningModel
 

@@ -33,7 +33,7 @@ def unlike_neighbours(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         match = NUMBERED.match(name)
         if match and match[1].endswith(LISTS) and not match[1].endswith(OF_STAGES):
             blocks[match[1]][int(match[2])][match[3]] = shape
-    found = {}
+    faults = {}
     for stem, numbered in blocks.items():
         for number, own in numbered.items():
             before, after = numbered.get(number - 1, {}), numbered.get(number + 1, {})
@@ -42,5 +42,5 @@ def unlike_neighbours(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
                 if after.get(name) != shape or own.get(name) == shape:
                     continue
                 what = f"has shape {list(own[name])}, and {list(shape)} in" if name in own else "is missing, and is in"
-                found[f"{stem}.{number}.{name}"] = f"{what} {sides}"
-    return found
+                faults[f"{stem}.{number}.{name}"] = f"{what} {sides}"
+    return faults

@@ -31,7 +31,7 @@ OTHER_PARTS = (
     "model_ema.",
     "lm_head.",
 )
-LIKE = 0.5  # part of a signature that a model has if it is told as the nearest
+LIKE = 0.5  # part of a signature that a model has to be named as the nearest
 
 
 @cache

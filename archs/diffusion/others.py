@@ -15,8 +15,8 @@ class Recognized(NamedTuple):
     hint: str
 
 
-# What a file is if any name matches → what to do. The first that matches is told.
-WHATS: tuple[tuple[str, Recognized], ...] = (
+# What a file is if any name matches → what to do. The first that matches is named.
+OTHER_FILES: tuple[tuple[str, Recognized], ...] = (
     (
         r"lora_(up|down|A|B|unet|te)\b|lora_unet_|\.lora\.|\.alpha$|\.hada_w|\.lokr_w|\.dora_scale$|\.diff_b?$",
         Recognized("a LoRA or another adapter", "merge it into the model that it was made for"),
@@ -58,7 +58,7 @@ DIFFUSERS = re.compile(r"^(single_)?transformer_blocks\.0\.|^(down|up|mid)_block
 def recognized(names: Iterable[str]) -> Recognized | None:
     """Return what a file with these names seems to be; None for what may be an unknown image or video model."""
     listed = tuple(names)
-    return next((what for pattern, what in WHATS if any(re.search(pattern, name) for name in listed)), None)
+    return next((what for pattern, what in OTHER_FILES if any(re.search(pattern, name) for name in listed)), None)
 
 
 def is_like_diffusers(names: Iterable[str]) -> bool:

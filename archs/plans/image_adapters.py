@@ -134,14 +134,14 @@ def _alphas(origin: str, header: Mapping[str, str]) -> dict[str, float]:
         settings = json.loads(header.get("lora_adapter_metadata", "{}"))
     except ValueError as error:
         raise ModelError(f"{origin}: lora_adapter_metadata is not valid JSON: {error}") from error
-    found = {}
+    by_key = {}
     for part in ("transformer", "unet"):
         alpha = settings.get(f"{part}.lora_alpha") if isinstance(settings, dict) else None
         if alpha is not None:
-            found[""] = _positive(origin, alpha)
+            by_key[""] = _positive(origin, alpha)
             patterns = settings.get(f"{part}.alpha_pattern") or {}
-            found |= {str(name): _positive(origin, each) for name, each in dict(patterns).items()}
-    return found
+            by_key |= {str(name): _positive(origin, each) for name, each in dict(patterns).items()}
+    return by_key
 
 
 def _positive(origin: str, alpha: object) -> float:
@@ -168,12 +168,12 @@ def places_of(family: DiffusionFamily, tensors: Tensors) -> dict[str, list[Place
 
     A module of diffusers whose halves are two published ones has two places, all others one.
     """
-    found = {name.removesuffix(".weight"): [Place(name)] for name in tensors if not name.endswith(".bias")}
+    by_key = {name.removesuffix(".weight"): [Place(name)] for name in tensors if not name.endswith(".bias")}
     of_diffusers: dict[str, list[Place]] = defaultdict(list)
     for name, place in _in_diffusers(family, tensors):
         of_diffusers[name].append(place)
-    found = {**of_diffusers, **found}
-    return {**{name.replace(".", "_"): places for name, places in found.items()}, **found}
+    by_key = {**of_diffusers, **by_key}
+    return {**{name.replace(".", "_"): places for name, places in by_key.items()}, **by_key}
 
 
 def _in_diffusers(family: DiffusionFamily, tensors: Tensors) -> Iterator[tuple[str, Place]]:

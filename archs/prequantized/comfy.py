@@ -67,7 +67,7 @@ def unpacked_weights(tensors: Tensors, header: Mapping[str, str]) -> Unpacked:
     packed = any(bitsandbytes.STATE in name or name.endswith(".SCB") for name in tensors)
     plain = bitsandbytes.unpacked({}, tensors) if packed else Unpacked(dict(tensors))
     settings = layer_settings(plain.tensors, header)
-    wholes = [_described(Layer(name, found, plain.tensors)) for name, found in settings.items()]
+    wholes = [_described(Layer(name, suffixes, plain.tensors)) for name, suffixes in settings.items()]
     wholes += [
         (float8(Layer(name, {}, plain.tensors), suffix), [f"{name}.weight", name + suffix])
         for name, suffix in _scaled_layers(plain.tensors, settings).items()
@@ -103,14 +103,14 @@ def _described(layer: Layer) -> tuple[Tensor, list[str]]:
 
 def _scaled_layers(tensors: Tensors, settings: Mapping[str, object]) -> dict[str, str]:
     """Return the layers that have a scale and no settings, with the scale's ending. Only 8-bit floats need no more."""
-    found: dict[str, str] = {}
+    suffixes: dict[str, str] = {}
     for name in tensors:
         suffix = next((each for each in (OLD_SCALE, SCALE) if name.endswith(each)), None)
         layer = name.removesuffix(suffix) if suffix else ""
         weight = tensors.get(f"{layer}.weight")
         if suffix and layer not in settings and weight is not None and weight.format.name in FLOAT8:
-            found.setdefault(layer, suffix)
-    return found
+            suffixes.setdefault(layer, suffix)
+    return suffixes
 
 
 def _check_markers(markers: list[str], tensors: Tensors) -> None:

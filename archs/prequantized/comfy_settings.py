@@ -70,8 +70,8 @@ def layer_settings(tensors: Tensors, header: Mapping[str, str]) -> dict[str, Set
 def option(settings: Settings, key: str, default: Any = None) -> Any:
     """Return an option of a layer, which may be inside its "params"."""
     inside = settings.get("params") or {}
-    found = (each[key] for each in (settings, inside) if each.get(key) is not None)
-    return next(found, default)
+    candidates = (each[key] for each in (settings, inside) if each.get(key) is not None)
+    return next(candidates, default)
 
 
 def _of_tensor(tensors: Tensors, tensor: Tensor) -> Settings:
@@ -108,10 +108,10 @@ def _parsed(text: str | bytes, where: str) -> dict[str, Any]:
 def _prefix(named: Mapping[str, object], tensors: Tensors) -> str:
     """Return what stands before the header's names in the file: the prefix under which most of them are found."""
     weights = (name.removesuffix(".weight") for name in tensors if name.endswith(".weight"))
-    found = Counter(layer.removesuffix(name) for layer in weights for name in _endings(layer) if name in named)
-    if not found:
+    candidates = Counter(layer.removesuffix(name) for layer in weights for name in _endings(layer) if name in named)
+    if not candidates:
         raise ModelError(f"{HEADER} describes {next(iter(named))!r} and others; the file has none of these layers")
-    (prefix, most), *others = found.most_common(2)
+    (prefix, most), *others = candidates.most_common(2)
     if others and others[0][1] == most:
         raise ModelError(f"{HEADER} describes layers that are there twice: after {prefix!r} and {others[0][0]!r}")
     return prefix

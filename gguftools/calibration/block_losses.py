@@ -34,7 +34,7 @@ def losses_by_block(family: str, names: Iterable[str]) -> Mapping[str, float]:
 
     family: name of an image model's. Models whose blocks are other ones than the measured have none.
     """
-    blocks = {found[0] for name in names if (found := BLOCK.match(name))}
+    blocks = {matched[0] for name in names if (matched := BLOCK.match(name))}
     measured = [f"double_blocks.{i}." for i in range(DOUBLE)] + [f"single_blocks.{i}." for i in range(SINGLE)]
     if family != "flux" or blocks != set(measured):
         return {}

@@ -142,7 +142,7 @@ class _Work:
         net = self.net
         if EMBEDDING in self.kept.tensors and not as_it_was:
             changed = {**net.tensors, EMBEDDING: self.kept.tensors[EMBEDDING]}
-            net = layerwise.beside(net, changed)
+            net = layerwise.changed_model(net, changed)
         return layerwise.begin(net, split_evenly(ids, self.at_once))
 
     def _encode(self, name: str, hessians: "Hessians", held_hessians: "Hessians") -> None:

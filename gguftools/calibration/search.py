@@ -137,7 +137,7 @@ class Search:
         from runtime import layerwise
 
         made = {name: self._encoded(name, form) for name, form in formats.items()}
-        return layerwise.beside(self.net, {**self.net.tensors, **made})
+        return layerwise.changed_model(self.net, {**self.net.tensors, **made})
 
     def _encoded(self, name: str, form: str) -> Tensor:
         tensor, known = self.net.tensors[name], self.kept.tensors.get(name)

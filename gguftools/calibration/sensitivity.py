@@ -359,7 +359,7 @@ class _Measurement:
         if pieces:
             self.sensitivities.entries[head] = entry_of(pieces, self.net.tensors[head])
             errors, coarse = self._errors(self.net.tensors[head], pieces), self._coarse(self.net.tensors[head])
-            other = layerwise.beside(self.net, {**self.net.tensors, head: coarse})
+            other = layerwise.changed_model(self.net, {**self.net.tensors, head: coarse})
             batches = [
                 replace(batch, forward=replace(batch.forward, network=other.network, device=other.device))
                 for batch in probe
@@ -373,7 +373,7 @@ class _Measurement:
             pieces = [Piece(0, tensor.rows, readers, readers)]
             self.sensitivities.entries.setdefault(EMBEDDING, entry_of(pieces, tensor))
             errors, coarse = self._errors(tensor, pieces), self._coarse(tensor)
-            other = layerwise.beside(self.net, {**self.net.tensors, EMBEDDING: coarse})
+            other = layerwise.changed_model(self.net, {**self.net.tensors, EMBEDDING: coarse})
             batches = [
                 replace(after, forward=before.forward)
                 for after, before in zip(self.judge.begin(other), self.judge.begin(self.net), strict=True)

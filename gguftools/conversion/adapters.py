@@ -63,10 +63,10 @@ def open_image_adapter(source: PathLike) -> ImageAdapter:
     if path.is_dir():
         if (path / "adapter_config.json").is_file():
             settings = _peft_settings(str(path), read_json_object(path / "adapter_config.json"))
-        found = next((path / name for name in IMAGE_WEIGHTS if (path / name).is_file()), None)
-        if found is None:
+        weight_file = next((path / name for name in IMAGE_WEIGHTS if (path / name).is_file()), None)
+        if weight_file is None:
             raise FileError(f"{path} has no LoRA: none of {', '.join(IMAGE_WEIGHTS)}", "name the .safetensors file")
-        path = found
+        path = weight_file
     if path.suffix.lower() not in (".safetensors", ".sft"):
         raise FileError(f"{path} is no .safetensors file, in which LoRAs of image models are published")
     return image_adapter(str(path), open_safetensors(path), {**read_metadata(path), **settings})

@@ -106,8 +106,8 @@ class ImageConversion:
             return write_plain(model, path, None, write, warnings=model.origin.warnings)
         outtype = model.origin.outtype if self.outtype == "AUTO" else self.outtype
         report = self.write_model(model, self._path(component.label, f"-{outtype}.gguf"), outtype)
-        told = [each for each in model.origin.warnings if each not in report.warnings]
-        return replace(report, warnings=[*report.warnings, *told])
+        own_warnings = [each for each in model.origin.warnings if each not in report.warnings]
+        return replace(report, warnings=[*report.warnings, *own_warnings])
 
     def _encoder(self, component: Component) -> _Encoder:
         """Return what is written of a part; where it cannot be GGUF, and was not asked for by name, why."""

@@ -117,8 +117,8 @@ def validate(
     problems = [*(_check_structure(model.file) if model.file else ()), *_check_keys(model)]
     wrong_places = {problem.where for problem in problems if problem.severity == ERROR}
     images = image_file(model.metadata, model.tensors, len(model.files))
-    found = _check_architecture(model) if images is None else map(_problem, family_faults(images))
-    problems += [problem for problem in found if problem.where not in wrong_places]
+    by_names = _check_architecture(model) if images is None else map(_problem, family_faults(images))
+    problems += [problem for problem in by_names if problem.where not in wrong_places]
     of_reader = () if reader is None else _check_reader(model, images, reader)
     problems += of_reader
     problems += _check_dialects(tensors.values())

@@ -120,11 +120,13 @@ def _bare_files(folder: Path) -> list[Path]:
 
     if (folder / "config.json").exists():
         return []
-    found = [path for path in sorted(folder.glob("*.safetensors")) if not path.name.startswith("fix_5d_tensors_")]
-    if not found or (len(found) > 1 and not all(SHARD.fullmatch(path.name) for path in found)):
+    listed_files = [
+        path for path in sorted(folder.glob("*.safetensors")) if not path.name.startswith("fix_5d_tensors_")
+    ]
+    if not listed_files or (len(listed_files) > 1 and not all(SHARD.fullmatch(path.name) for path in listed_files)):
         return []
-    files = _whole_set(found[0])
-    if set(found) - set(files):
+    files = _whole_set(listed_files[0])
+    if set(listed_files) - set(files):
         return []
     tensors = joined(files).tensors
     return files if _is_known(shapes_of(without_prefix(tensors, prefix_of(tensors)))) else []
@@ -150,10 +152,10 @@ def _of_store(path: Path) -> Weights:
     """Return the tensors of a URL. Raises FileError."""
     from ..io.checkpoint.remote_weights import open_remote_weights, weight_names
 
-    found = weight_names(path, MODEL_FOLDERS)
-    if found is None:
+    listed_files = weight_names(path, MODEL_FOLDERS)
+    if listed_files is None:
         raise FileError(f"{path} has no image or video model", "name one of its .safetensors files")
-    opened = open_remote_weights(*found)
+    opened = open_remote_weights(*listed_files)
     for file, state in opened.states.items():
         record_state(file, state)
     return Weights(opened.tensors, opened.header, opened.files, remote=opened.identity)

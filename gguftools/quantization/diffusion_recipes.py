@@ -80,9 +80,9 @@ def family_for(tag: str, shapes: Mapping[str, tuple[int, ...]]) -> DiffusionFami
     relatives = families_by_tag().get(tag)
     if not relatives:
         return None
-    found = family_of(shapes)
-    if found is not None:
-        return found
+    matched = family_of(shapes)
+    if matched is not None:
+        return matched
     kept = dict.fromkeys(part for each in relatives for part in each.kept)
     float32 = dict.fromkeys(part for each in relatives for part in each.float32)
     return DiffusionFamily("", tag, tag, (), kept=tuple(kept), float32=tuple(float32))
@@ -95,7 +95,7 @@ class Chooser:
         self, family: DiffusionFamily, recipe: str, default: str, names: Mapping[str, tuple[int, ...]]
     ) -> None:
         self.family, self.recipe, self.default = family, recipe, default
-        blocks = {int(found[1]) for name in names if (found := BLOCK.match(name))}
+        blocks = {int(matched[1]) for name in names if (matched := BLOCK.match(name))}
         self._edges = {min(blocks), max(blocks)} if blocks and family.tag in WITH_EDGES else set()
         self._seen: Counter[str] = Counter()
 
@@ -116,8 +116,8 @@ class Chooser:
         return _of_role("edge", self.recipe, count) or form
 
     def _is_edge(self, name: str) -> bool:
-        found = BLOCK.match(name)
-        return found is not None and int(found[1]) in self._edges
+        matched = BLOCK.match(name)
+        return matched is not None and int(matched[1]) in self._edges
 
 
 def role_of(name: str, recipe: str) -> str:

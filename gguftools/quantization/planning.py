@@ -161,8 +161,8 @@ class Planner:
             known = f"no known model with the tag {family.tag!r} has tensors of these names"
             self._warn_once(f"{known}; its matrices are quantized but for those that such models keep")
         elif family.tag != self.facts.architecture:
-            told = f"the tensors are those of {family.title}, whose tag is {family.tag!r}"
-            self._warn_once(f"{told}; the file says {self.facts.architecture!r}")
+            mismatch = f"the tensors are those of {family.title}, whose tag is {family.tag!r}"
+            self._warn_once(f"{mismatch}; the file says {self.facts.architecture!r}")
         if recipe.name == "MXFP4_MOE" and not any(choice.format.name == "MXFP4" for choice in choices):
             self._warn_once("MXFP4_MOE has no experts here to store in MXFP4: its weights are Q8_0")
 

@@ -112,11 +112,11 @@ def _factors(b: Build, il: int) -> Node | None:
     """Return the rotation's factors, if the layer has any."""
     if not b.model.hparams.layers[il].rope_scaled:
         return None
-    if (factors := b.beside(il, "rope_freqs")) is not None:
+    if (factors := b.outer_weight(il, "rope_freqs")) is not None:
         return factors
     original = b.model.number("rope.scaling.original_context_length")
     name = "rope_factors_long" if original and b.settings.cells > original else "rope_factors_short"
-    return b.beside(il, name)
+    return b.outer_weight(il, name)
 
 
 def attend(

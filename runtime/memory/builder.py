@@ -49,7 +49,7 @@ class Build:
             self.stored[key] = made
         return self.stored[key]
 
-    def beside(self, layer: int, role: str) -> Node | None:
+    def outer_weight(self, layer: int, role: str) -> Node | None:
         """Return a weight outside of the layers that is loaded again wherever layers are."""
         tensor = self.model.outside.get(f"{role}.weight")
         place = self.placement.of_layer(self.model, layer)

@@ -199,15 +199,15 @@ Places = Mapping[str, Sequence[Place]]  # by names with # for each number
 
 def places(rules: Sequence[Rule]) -> Places:
     """Return the parts of all rules' targets, by names in which # stands for numbers."""
-    found: dict[str, list[Place]] = {}
+    by_name: dict[str, list[Place]] = {}
     for number, rule in enumerate(rules):
         for part, name in enumerate(rule.sources):
             pattern = None if LAST in name else _pattern(name)
             endings = ("weight", "bias") if name.endswith("{p}") else ("",)
             for ending in endings:
                 key = _key(name.replace("{p}", ending).replace("{i}", "0").replace("{j}", "0").replace(LAST, "0"))
-                found.setdefault(key, []).append(Place(number, part, pattern))
-    return found
+                by_name.setdefault(key, []).append(Place(number, part, pattern))
+    return by_name
 
 
 def _key(name: str) -> str:
@@ -249,18 +249,18 @@ def _places_of(
     name: str, rules: Sequence[Rule], where: Places, last: Mapping[str, str]
 ) -> list[tuple[Place, Mapping[str, str]]]:
     """Return where a tensor belongs, and the values of its name's fields. Raises ModelError if no rule has it."""
-    found: list[tuple[Place, Mapping[str, str]]] = []
+    by_name: list[tuple[Place, Mapping[str, str]]] = []
     for place in where.get(_key(name), ()):
         source = rules[place.rule].sources[place.part]
         number = last.get(source.partition(LAST)[0], "") if place.pattern is None else ""
         pattern = place.pattern or _pattern(source.replace(LAST, number))
-        if (not found or rules[place.rule].shared) and (match := pattern.fullmatch(name)):
-            found.append((place, {**match.groupdict(), "last": number}))
+        if (not by_name or rules[place.rule].shared) and (match := pattern.fullmatch(name)):
+            by_name.append((place, {**match.groupdict(), "last": number}))
             if not rules[place.rule].shared:
                 break
-    if not found:
+    if not by_name:
         raise ModelError(f"no published name is known for the tensor {name!r} of a model in diffusers' layout")
-    return found
+    return by_name
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:
@@ -272,8 +272,8 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
 def _last_blocks(tensors: Tensors, rules: Sequence[Rule]) -> dict[str, str]:
     """Return what stands before {last} in names → the highest number there."""
     stems = {name.partition(LAST)[0] for rule in rules for name in rule.sources if LAST in name}
-    found = {}
+    by_name = {}
     for stem in stems:
         numbers = (name[len(stem) :].partition(".")[0] for name in tensors if name.startswith(stem))
-        found[stem] = str(max((int(number) for number in numbers if re.fullmatch(NUMBER, number)), default=0))
-    return found
+        by_name[stem] = str(max((int(number) for number in numbers if re.fullmatch(NUMBER, number)), default=0))
+    return by_name

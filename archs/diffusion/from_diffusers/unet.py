@@ -92,16 +92,16 @@ def _attention(to: str, of: str) -> tuple[Rule, ...]:
 
 def _resnets(names: Iterable[str], way: str) -> list[int]:
     """Return how many ResNet layers each block of the way has. Raises ModelError for a gap."""
-    found: dict[int, set[int]] = {}
+    by_block: dict[int, set[int]] = {}
     for name in names:
         if (match := RESNETS.match(name)) and match[1] == way:
-            found.setdefault(int(match[2]), set()).add(int(match[3]))
-    for block in range(max(found, default=-1) + 1):
-        numbers = found.get(block, set())
+            by_block.setdefault(int(match[2]), set()).add(int(match[3]))
+    for block in range(max(by_block, default=-1) + 1):
+        numbers = by_block.get(block, set())
         missing = next(number for number in range(len(numbers) + 1) if number not in numbers)
         if not missing or missing < len(numbers):
             raise ModelError(f"the U-Net lacks {way}_blocks.{block}.resnets.{missing}", "a shard may be missing")
-    return [len(found[block]) for block in range(len(found))]
+    return [len(by_block[block]) for block in range(len(by_block))]
 
 
 def rules_of_published(names: Iterable[str]) -> tuple[Rule, ...]:

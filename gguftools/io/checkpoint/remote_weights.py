@@ -63,10 +63,10 @@ def weight_names(name: PathLike, models: Sequence[str]) -> tuple[Place, list[str
         return place, [f"{folder}/{each}" if folder else each for each in names]
     listed = place.listing(inside)
     if PIPELINE in listed:
-        found = [each for each in models if each in listed and listed[each] is None]
-        if not found:
+        present = [each for each in models if each in listed and listed[each] is None]
+        if not present:
             raise FileError(f"{place.name} has no folder {' or '.join(models)}", "name one of its .safetensors files")
-        inside = f"{inside}/{found[0]}" if inside else found[0]
+        inside = f"{inside}/{present[0]}" if inside else present[0]
         listed = place.listing(inside)
     elif CONFIG not in listed or not any(each.startswith(WEIGHTS) for each in listed):
         return None

@@ -18,16 +18,16 @@ def with_local_paths(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     They are those that the release was made from if they are still there, else files of the folder.
     """
     known = _known(folder / WORK / LOCAL)
-    found = dict(values)
+    filled = dict(values)
     for name in ("source", "imatrix", "work", "recipes", "texts", "gptq"):
         given = values.get(name)
         if isinstance(given, str):
-            found[name] = _local(given, known.get(name), folder)
+            filled[name] = _local(given, known.get(name), folder)
         elif isinstance(given, list):
-            found[name] = [_local(each, known.get(name), folder) if isinstance(each, str) else each for each in given]
-    if "work" not in found and isinstance(known.get("work"), Mapping):
-        found["work"] = _local("", known["work"], folder)
-    return found
+            filled[name] = [_local(each, known.get(name), folder) if isinstance(each, str) else each for each in given]
+    if "work" not in filled and isinstance(known.get("work"), Mapping):
+        filled["work"] = _local("", known["work"], folder)
+    return filled
 
 
 def _local(given: str, known: Any, folder: Path) -> str:
